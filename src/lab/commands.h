@@ -112,13 +112,15 @@ void write_explorer(const ExplorerOptions& options);
 std::filesystem::path page_module();
 
 struct ExplainOptions {
-  std::vector<std::filesystem::path> traces{};  // one of each rank
-  std::filesystem::path output{};               // the report's folder; empty: none
-  std::string machine{};                        // the card of a prediction; empty: by the GPU
+  std::vector<std::filesystem::path> traces{};  // one of each rank, or folders of them
+  std::optional<double> fail_above{};  // of two folders: how much longer the second may take
+  std::filesystem::path output{};      // the report's folder; empty: none
+  std::string machine{};               // the card of a prediction; empty: by the GPU
 };
 
-/// Prints the account of a run from its traces, by PyTorch's profiler or by --trace, and writes its
-/// report. Throws Error: kNoInput, kBadData; kCannotCreate, kInputOutput.
+/// Prints the account of a run from its traces, by PyTorch's profiler or by --trace, or of two
+/// folders the account of their difference, and writes its report. Throws Error: kNoInput,
+/// kBadData, also if the second run is too slow; kCannotCreate, kInputOutput.
 void explain_traces(const ExplainOptions& options);
 
 /// Options of one rank of measure_card().

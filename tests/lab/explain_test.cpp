@@ -15,9 +15,11 @@
 namespace barestep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 /// Events of a made-up trace. Times are in microseconds.
 class MadeTrace {
@@ -273,7 +275,7 @@ TEST_F(Explain, FindsTheWaitForACollectiveWithinAnOpOfTheCpu) {
   EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 490);
   EXPECT_EQ(us(account.accounts[0], Part::kHost), 10 + 200);
   EXPECT_EQ(account.accounts[0].hidden_ns, 50'000);
-  const FindingTable operators = findings_of(run, account).tables.at(1);
+  const FindingTable operators = findings_of(run, account).tables.at(2);
   ASSERT_EQ(operators.rows.size(), 2U);
   EXPECT_EQ(operators.rows[1][1], "1") << "a call, in two pieces";
 }
@@ -313,7 +315,9 @@ TEST_F(Explain, CountsAnOpOfTheCpuThatOnlyWaitsAsCommunication) {
       .event("user_annotation", "gloo:all_gather", 100, 9, 50, 340)
       .on_host("cpu_op", "c10d::send", 500, 400)
       .on_host("user_annotation", "gloo:send", 510, 380);
-  expect_parts(trace, {{Part::kForward, 10 + 10}, {Part::kExposedCommunication, 390 + 380 - 50}});
+  expect_parts(trace, {{Part::kForward, 10 + 10},
+                       {Part::kExposedCommunication, 390 - 50},
+                       {Part::kOtherStages, 380}});
 }
 
 TEST_F(Explain, TellsDevicesOfOneTraceApart) {
@@ -465,9 +469,9 @@ TEST_F(Explain, CountsOnlyWhatRanksWaitForTheLateOne) {
               rank_that_enters(2, {100, 100, 100})});
   const auto sentences = texts_of(findings_of(run, account_of(run)).timed);
   EXPECT_THAT(sentences[0],
-              testing::StartsWith("The bottleneck is rank 0: the others wait 133 us a step for it, "
-                                  "33.3 % of theirs, and it spends 108 us a step more than they do "
-                                  "on forward."));
+              StartsWith("The bottleneck is rank 0: the others wait 133 us a step for it, "
+                         "33.3 % of theirs, and it spends 108 us a step more than they do "
+                         "on forward."));
   EXPECT_THAT(sentences[1], HasSubstr("To change, on rank 0: It computes longer: divide work"));
 }
 
@@ -631,6 +635,211 @@ TEST_F(Explain, ReadsWhatProfilersWrite) {
     const auto path = file("padded.json", std::string(padding, ' ') + with(cases.back().first));
     EXPECT_EQ(account_of(read_run({path})).accounts.size(), 1U) << padding;
   }
+}
+
+/// What a rank's account has of a part, by its innermost names, in microseconds.
+std::map<std::string, std::int64_t> names_in(const TracedRun& run, const TracedAccount& account,
+                                             Part part) {
+  std::map<std::string, std::int64_t> all;
+  std::int64_t sum_ns = 0;
+  for (const auto& [time, ns] : account.named_ns) {
+    if (time.part != part) continue;
+    all[innermost_name(run.ranks[account.rank], time)] += ns / 1000;
+    sum_ns += ns;
+  }
+  EXPECT_EQ(sum_ns, account.part_ns[part]);
+  return all;
+}
+
+using Names = std::map<std::string, std::int64_t>;
+
+TEST_F(Explain, NamesWhatTheHostOfAGpuDid) {
+  MadeTrace trace;
+  trace.on_host("python_function", "train.py(9): main", -100, 2000)
+      .on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("python_function", "train.py(20): step", 0, 990)
+      .on_host("user_annotation", "Optimizer.step#SGD.step", 880, 100)
+      .work(1, 0, 7, "gemm", 2, 100)
+      .on_host("user_annotation", "save", 100, 310)
+      .on_host("python_function", "train.py(30): encode", 150, 100)
+      .on_host("python_function", "torch/serialization.py(1): save", 155, 90)
+      .on_host("python_function", "<built-in method sleep of module object at 0x7f>", 160, 80)
+      .on_host("cpu_op", "aten::item", 410, 190)
+      .on_host("cpu_op", "aten::_local_scalar_dense", 412, 180)
+      .event("cuda_runtime", "cudaStreamSynchronize", 100, 1, 450, 100, {{"correlation", 9}})
+      .on_host("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 600, 200)
+      .on_host("cpu_op", "aten::mm", 610, 150)
+      .event("cuda_runtime", "cudaLaunchKernel", 100, 1, 650, 50, {{"correlation", 3}})
+      .event("kernel", "gemm", 0, 7, 700, 300, {{"correlation", 3}});
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 1U);
+  EXPECT_EQ(names_in(run, account.accounts[0], Part::kHost),
+            (Names{{"save", 210},
+                   {"train.py(30): encode", 100},
+                   {"aten::item", 90},
+                   {"cudaStreamSynchronize in aten::item", 100},
+                   {"ahead of backward", 10},
+                   {"aten::mm", 40},
+                   {"cudaLaunchKernel", 52}}));
+  const Findings findings = findings_of(run, account);
+  EXPECT_EQ(findings.timed[0].text,
+            "The bottleneck is host: 60.2 % of a step, 602 us, most of it in `save` (310 us of 602 "
+            "us).");
+  EXPECT_EQ(findings.timed[1].text,
+            "To change: Make `save` shorter or rarer, or let another thread or process do it.");
+}
+
+/// Advice follows from the name, and where there is no device none is about one.
+TEST_F(Explain, AdvisesByTheName) {
+  const auto advice = [&](const std::string& name, bool on_device) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000);
+    if (!name.empty()) trace.on_host("user_annotation", name, 100, 890);
+    if (on_device) {
+      trace.work(1, 995, 7, "gemm", 997, 1000);
+    } else {
+      trace.on_host("cpu_op", "aten::mm", 995, 5);
+    }
+    const TracedRun run = run_of({trace.text()});
+    return findings_of(run, account_of(run)).timed[1].text;
+  };
+  EXPECT_THAT(advice("", true), HasSubstr("CUDA graphs"));
+  EXPECT_THAT(advice("", false), AllOf(Not(HasSubstr("CUDA")), HasSubstr("foreach")));
+  EXPECT_THAT(advice("_compile.compile_inner (dynamo_timed)", true), HasSubstr("Compile once"));
+  EXPECT_THAT(advice("Optimizer.step#Adam.step", false), HasSubstr("foreach"));
+  EXPECT_THAT(advice("Optimizer.step#Adam.step", false), Not(HasSubstr("CUDA")));
+}
+
+TEST_F(Explain, SaysHowToRecordWhatWouldNameTheHostsTime) {
+  const auto notes = [&](bool has_stacks) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+        .on_host("cpu_op", "aten::mm", 700, 300);
+    if (has_stacks) trace.on_host("python_function", "torch/a.py(1): f", 0, 10);
+    const TracedRun run = run_of({trace.text()});
+    return texts_of(findings_of(run, account_of(run)).untimed);
+  };
+  EXPECT_THAT(notes(false),
+              testing::Contains("Nothing in the trace of rank 0 names 700 us a step of its host's "
+                                "time: profile with_stack=True for the functions of Python, or put "
+                                "record_function(\"...\") around what may take it."));
+  EXPECT_THAT(notes(true), testing::Contains(HasSubstr("host's time: put record_function")));
+}
+
+/// On the CPU, compilation is no work of the op in which it happens, whatever ops it calls itself.
+TEST_F(Explain, NamesCompilationWithinAndBesideOpsOfTheCpu) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("cpu_op", "_compile.compile_inner (dynamo_timed)", 0, 300)
+      .on_host("cpu_op", "aten::mm", 100, 50)
+      .on_host("user_annotation", "backend_compile (dynamo_timed)", 160, 50)
+      .on_host("cpu_op", "CompiledFunction", 300, 100)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: CompiledFunctionBackward", 400, 500)
+      .on_host("cpu_op", "CompiledFunctionBackward", 410, 480)
+      .on_host("user_annotation", "bw_compiler (dynamo_timed)", 450, 350)
+      .on_host("cpu_op", "aten::add", 500, 50)
+      .on_host("cpu_op", "aten::mm", 850, 30);
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  expect_sum(account.accounts[0]);
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 100);
+  EXPECT_EQ(us(account.accounts[0], Part::kBackward), 150);
+  EXPECT_EQ(names_in(run, account.accounts[0], Part::kHost),
+            (Names{{"torch.compile", 650}, {"at the end of the step", 100}}));
+}
+
+/// A hook of the user's within a node of autograd's graph.
+TEST_F(Explain, NamesHooksWithinBackwardOfTheCpu) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 0, 800)
+      .on_host("cpu_op", "aten::mm", 0, 100)
+      .on_host("user_annotation", "clip", 200, 500)
+      .on_host("cpu_op", "aten::norm", 600, 50);
+  const TracedRun run = run_of({trace.text()});
+  const RunAccount account = account_of(run);
+  EXPECT_EQ(us(account.accounts[0], Part::kBackward), 350);
+  EXPECT_EQ(names_in(run, account.accounts[0], Part::kHost),
+            (Names{{"clip", 450}, {"at the end of the step", 200}}));
+}
+
+TEST_F(Explain, SaysThatKernelsOfLaunchesAreMissing) {
+  MadeTrace trace;
+  trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000).work(1, 5, 7, "gemm", 10, 20);
+  for (int i = 2; i < 22; ++i) {
+    trace.event("cuda_runtime", "cudaLaunchKernel", 100, 1, 20 * i, 5, {{"correlation", i}});
+  }
+  const TracedRun run = run_of({trace.text()});
+  EXPECT_THAT(texts_of(findings_of(run, account_of(run)).timed),
+              testing::ElementsAre(
+                  StartsWith("The trace of rank 0 has no kernel for 20 of its 21 launches"),
+                  HasSubstr("before a CUDA graph is captured")));
+}
+
+/// A stage that sends after 300 us and posts its receive before it computes, and the next one.
+std::vector<std::string> two_stages() {
+  const nlohmann::json size = {{"Input Dims", {{1000}}}, {"Input type", {"float"}}};
+  MadeTrace first, second;
+  first.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("cpu_op", "aten::linear", 0, 300)
+      .on_host("cpu_op", "c10d::send", 300, 2)
+      .event("user_annotation", "gloo:send", 100, 1, 301, 598, size)
+      .on_host("cpu_op", "c10d::recv_", 303, 2)
+      .event("user_annotation", "gloo:recv", 100, 1, 304, 496, size)
+      .on_host("cpu_op", "aten::mul", 310, 100)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 800, 200);
+  second.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("cpu_op", "c10d::recv_", 0, 2)
+      .event("user_annotation", "gloo:recv", 100, 1, 1, 349, size)
+      .on_host("cpu_op", "aten::linear", 350, 400)
+      .on_host("cpu_op", "c10d::send", 750, 2)
+      .event("user_annotation", "gloo:send", 100, 1, 751, 50, size)
+      .on_host("cpu_op", "aten::add_", 900, 100);
+  return {first.text_of_job({{"rank", 0}, {"world_size", 2}}),
+          second.text_of_job({{"rank", 1}, {"world_size", 2}})};
+}
+
+TEST_F(Explain, PairsTheMessagesOfStages) {
+  const TracedRun run = run_of(two_stages());
+  const RunAccount account = account_of(run);
+  for (const TracedAccount& each : account.accounts) expect_sum(each);
+  EXPECT_EQ(us(account.accounts[0], Part::kForward), 300 + 2 + 2 + 100) << "while messages travel";
+  EXPECT_EQ(us(account.accounts[0], Part::kOtherStages), 390);
+  EXPECT_EQ(us(account.accounts[1], Part::kOtherStages), 348 + 49);
+  EXPECT_EQ(us(account.accounts[1], Part::kExposedCommunication), 0);
+  // Each waits until the other one sends.
+  EXPECT_EQ(account.waited_ns,
+            (std::vector<std::vector<std::int64_t>>{{0, 751'000 - 410'000}, {299'000, 0}}));
+  ASSERT_EQ(account.buckets.size(), 2U);
+  EXPECT_EQ(account.buckets[0].name, "message");
+  EXPECT_EQ(account.buckets[0].bytes, 4000);
+  EXPECT_EQ(account.buckets[0].works, 2);
+  EXPECT_EQ(account.buckets[0].moving_ns, 49'000) << "from 301 to 350 us";
+  EXPECT_EQ(account.buckets[0].bus_bytes_per_s(), 0) << "nobody knows when they moved";
+  const Findings findings = findings_of(run, account);
+  EXPECT_THAT(texts_of(findings.timed),
+              testing::Contains("The ranks are stages of a pipeline; its bubble, in which a stage "
+                                "waits for the others, is 39.0 % on rank 0 and 39.7 % on rank 1 of "
+                                "a step."));
+  EXPECT_THAT(texts_of(findings.untimed), Not(testing::Contains(HasSubstr("Not every rank"))));
+}
+
+/// gloo's thread is late to note the end on this rank, by more than a tenth of the wait.
+TEST_F(Explain, FindsTheWaitForACollectiveThatEndedInTimeOnAnotherRank) {
+  const auto rank = [](int number, double begin, double end) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+        .on_host("cpu_op", "aten::mm", 0, 100)
+        .event("user_annotation", "gloo:all_reduce", 100, 9, begin, end - begin)
+        .on_host("cpu_op", "aten::add_", 600, 200);
+    return trace.text_of_job({{"rank", number}, {"world_size", 2}});
+  };
+  const RunAccount account = account_of(run_of({rank(0, 50, 800), rank(1, 550, 605)}));
+  EXPECT_EQ(us(account.accounts[0], Part::kExposedCommunication), 500);
+  EXPECT_EQ(account.accounts[0].waiting_ns, 450'000);
+  const RunAccount late = account_of(run_of({rank(0, 50, 800), rank(1, 550, 790)}));
+  EXPECT_EQ(us(late.accounts[0], Part::kExposedCommunication), 0);
 }
 
 /// Forward and backward run in a closure of the optimizer's step, clipping between backward and the
@@ -942,6 +1151,86 @@ TEST_F(Explain, CountsTheRanksWhoseTracesAreMissing) {
               ContainsRegex("mlp_ddp .*--scheme zero3"));
 }
 
+/// Seven steps: in the second run a layer is called twice, another op is new, and the host saves.
+TEST_F(Explain, AccountsForTheDifferenceOfTwoRuns) {
+  MadeTrace a, b;
+  for (int i = 0; i < 7; ++i) {
+    a.on_host("user_annotation", fmt::format("ProfilerStep#{}", i), 1000 * i, 1000)
+        .on_host("cpu_op", "aten::linear", 1000 * i, 400);
+    b.on_host("user_annotation", fmt::format("ProfilerStep#{}", i), 1500 * i, 1500)
+        .on_host("cpu_op", "aten::linear", 1500 * i, 400)
+        .on_host("cpu_op", "aten::linear", 1500 * i + 400, 400)
+        .on_host("cpu_op", "aten::sort", 1500 * i + 800, 100)
+        .on_host("user_annotation", "save", 1500 * i + 900, 600);
+  }
+  std::filesystem::create_directory(folder() / "A");
+  std::filesystem::create_directory(folder() / "B");
+  const auto first = file("A/t.json", a.text()), second = file("B/t.json", b.text());
+  const TraceDifference difference = difference_of(read_run({first}), read_run({second}));
+  EXPECT_EQ(difference.steps.word, Word::kSlower);
+  EXPECT_NEAR(difference.steps.ratio.median, 1.5, 1e-9);
+  const std::vector<FindingTable>& tables = difference.findings.tables;
+  using Rows = std::vector<std::vector<std::string>>;
+  EXPECT_EQ(tables.at(0).rows, (Rows{{"forward", "0.4000 ms", "0.9000 ms", "+500 us"},
+                                     {"host", "0.6000 ms", "0.6000 ms", "0 ms"},
+                                     {"wall time", "1.0000 ms", "1.5000 ms", "+500 us"}}));
+  EXPECT_EQ(tables.at(1).rows,
+            (Rows{{"at the end of the step", "0.6000 ms", "0.0000 ms", "-600 us", "host", "gone"},
+                  {"save", "0.0000 ms", "0.6000 ms", "+600 us", "host", "new"},
+                  {"aten::linear", "0.4000 ms", "0.8000 ms", "+400 us", "forward",
+                   "more often: 1.00 to 2.00 calls"},
+                  {"aten::sort", "0.0000 ms", "0.1000 ms", "+100 us", "forward", "new"}}));
+  EXPECT_EQ(difference.findings.timed.at(1).text,
+            "A step of B takes 1.50 ms and one of A 1.00 ms, in the mean: +500 us; +600 us of it "
+            "in the host, `save`, new.");
+  const auto explain = [&](std::optional<double> fail_above) {
+    testing::internal::CaptureStdout();
+    explain_traces({.traces = {folder() / "A", folder() / "B"}, .fail_above = fail_above});
+  };
+  explain(0.6);
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("In B a step is slower"));
+  expect_error(ExitCode::kBadData, "a step takes 50.0 % longer than in", [&] { explain(0.05); });
+  testing::internal::GetCapturedStdout();
+  std::filesystem::remove(first);
+  expect_error(ExitCode::kBadData, "is a folder without traces",
+               [&] { explain_traces({.traces = {folder() / "A"}}); });
+}
+
+/// Four layers, shared in pairs, with a sum over ranks behind each pair.
+TEST_F(Explain, OffersTensorParallelismForSharedLayers) {
+  const auto trace = [](const char* between) {
+    MadeTrace made;
+    const auto linear = [&](double at) {
+      made.event("cpu_op", "aten::linear", 100, 1, at, 10,
+                 {{"Input Dims", {{8, 12}, {12, 12}, {12}}}});
+    };
+    for (const double at : {0.0, 100.0}) {
+      linear(at);
+      made.on_host("cpu_op", "aten::relu", at + 20, 10);
+      linear(at + 40);
+      made.on_host("cpu_op", "_c10d_functional::all_reduce", at + 60, 10)
+          .on_host("cpu_op", "_c10d_functional::wait_tensor", at + 70, 10)
+          .on_host("cpu_op", at == 0 ? between : "aten::relu", at + 80, 10);
+    }
+    made.on_host("cpu_op", "aten::mse_loss", 190, 5)
+        .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 195, 10);
+    return made.text_of_job({{"rank", 0}, {"world_size", 2}});
+  };
+  const std::string sentence = mlp_sentence(run_of({trace("aten::relu")}));
+  EXPECT_THAT(sentence, HasSubstr("widths 12, 24, 12, 24, 12 with 8 rows a rank"));
+  EXPECT_THAT(sentence, ContainsRegex("mpirun -np 2 mlp_ddp .*--layers 12,24,12,24,12 "
+                                      "--global-batch-size 8 .*--tensor 2"));
+  EXPECT_EQ(mlp_sentence(run_of({trace("aten::mul")})), "") << "no layer of ours is behind it";
+}
+
+TEST_F(Explain, OffersNoCommandForAStageOfAPipeline) {
+  MadeTrace trace;
+  add_pass(trace, 0, {});
+  EXPECT_NE(mlp_sentence(run_of({trace.text()})), "");
+  trace.on_host("user_annotation", "gloo:recv", 5, 2);
+  EXPECT_EQ(mlp_sentence(run_of({trace.text()})), "");
+}
+
 TEST_F(Explain, WritesNoMarkupOfATrace) {
   MadeTrace trace;
   const std::string name = "<script>alert(`x`)</script>[a](javascript:b)";
@@ -975,8 +1264,13 @@ TEST_F(Explain, WritesTheResultsThatItsPageNames) {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     const nlohmann::json& account = results.at("accounts").at(rank);
     EXPECT_THAT(keys_of(account),
-                testing::ElementsAre("hidden_communication_s", "moving_s", "parts_s", "rank",
-                                     "step", "waiting_s", "wall_s"));
+                testing::ElementsAre("hidden_communication_s", "moving_s", "named_s", "parts_s",
+                                     "rank", "step", "waiting_s", "wall_s"));
+    for (const auto& [part, names] : account.at("named_s").items()) {
+      double named_s = 0;
+      for (const auto& [name, seconds] : names.items()) named_s += seconds.get<double>();
+      EXPECT_NEAR(named_s, account.at("parts_s").at(part).get<double>(), 1e-12);
+    }
     EXPECT_EQ(account.at("rank"), rank);
     EXPECT_EQ(account.at("step"), 0);
     EXPECT_DOUBLE_EQ(account.at("wall_s"), 500e-6);

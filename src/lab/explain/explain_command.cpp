@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <zlib.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <set>
 
@@ -18,6 +20,16 @@
 namespace barestep {
 namespace {
 
+/// By part and name.
+nlohmann::json named_json(const TracedRank& rank, const TracedAccount& account) {
+  nlohmann::json named = nlohmann::json::object();
+  for (const auto& [time, ns] : account.named_ns) {
+    nlohmann::json& seconds = named[std::string(name_of(time.part))][innermost_name(rank, time)];
+    seconds = ns_seconds(ns) + (seconds.is_null() ? 0 : seconds.get<double>());
+  }
+  return named;
+}
+
 /// Times in seconds.
 std::string explain_json(const TracedRun& run, const RunAccount& account,
                          const Findings& findings) {
@@ -32,6 +44,7 @@ std::string explain_json(const TracedRun& run, const RunAccount& account,
                         {"step", each.number},
                         {"wall_s", ns_seconds(each.wall_ns)},
                         {"parts_s", parts},
+                        {"named_s", named_json(run.ranks[each.rank], each)},
                         {"waiting_s", ns_seconds(each.waiting_ns)},
                         {"moving_s", ns_seconds(each.moving_ns())},
                         {"hidden_communication_s", ns_seconds(each.hidden_ns)}});
@@ -82,6 +95,39 @@ std::string explain_json(const TracedRun& run, const RunAccount& account,
   return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
+/// The traces in a folder, by name; a file itself.
+std::vector<std::filesystem::path> traces_in(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return {path};
+  std::vector<std::filesystem::path> all;
+  for (const auto& each : std::filesystem::directory_iterator(path)) {
+    const std::string name = each.path().filename().string();
+    if (name.ends_with(".json") || name.ends_with(".json.gz")) all.push_back(each.path());
+  }
+  if (all.empty()) refuse_trace(path, "is a folder without traces", "give one with .json files");
+  std::ranges::sort(all);
+  return all;
+}
+
+/// Compares the runs of two folders.
+void explain_difference(const ExplainOptions& options) {
+  const auto &a = options.traces[0], &b = options.traces[1];
+  const TraceDifference difference = difference_of(read_run(traces_in(a)), read_run(traces_in(b)));
+  std::vector<std::string> sentences = {
+      fmt::format("A is {}, B is {}.", on_one_line(a.string()), on_one_line(b.string()))};
+  std::ranges::move(texts_of(difference.findings), std::back_inserter(sentences));
+  print_now(text_of(sentences, difference.findings));
+  if (!options.output.empty()) {
+    Page page{.title = "The difference of two runs, from their traces"};
+    page.add(sentences, difference.findings, "difference");
+    write_page(options.output, page);
+  }
+  const double more = difference.steps.ratio.median - 1;
+  if (!options.fail_above || more <= *options.fail_above) return;
+  refuse_trace(b,
+               fmt::format("a step takes {} longer than in '{}'", percent_text(more), a.string()),
+               "see the tables, or raise --fail-above");
+}
+
 }  // namespace
 
 TraceSource open_trace(const std::filesystem::path& path) {
@@ -113,7 +159,15 @@ void explain_traces(const ExplainOptions& options) {
                                           {"--output", options.output / "results.json"}};
     require_separate_files(outputs, inputs);
   }
-  const TracedRun run = read_run(options.traces);
+  const bool is_difference =
+      options.traces.size() == 2 && std::ranges::all_of(options.traces, [](const auto& path) {
+        return std::filesystem::is_directory(path);
+      });
+  if (is_difference) return explain_difference(options);
+  std::vector<std::filesystem::path> traces;
+  for (const auto& path : options.traces)
+    std::ranges::move(traces_in(path), std::back_inserter(traces));
+  const TracedRun run = read_run(traces);
   const RunAccount account = account_of(run);
   const Findings findings = explained(run, account, options.machine);
   const std::vector<std::string> sentences = texts_of(findings);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "core/error.h"
@@ -13,9 +14,23 @@
 #include "profiler/checklist.h"
 
 namespace barestep {
+
+std::string shown_name(const std::string& of) {
+  std::string name = on_one_line(of);
+  constexpr std::size_t kMaxName = 60;
+  if (name.size() <= kMaxName) return name;
+  std::size_t end = kMaxName - 3;
+  while ((static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // within a character
+  return name.substr(0, end) + "...";
+}
+
 namespace {
 
 constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
+constexpr std::size_t kRowsOnScreen = 3;
+// Exposed communication, in tables and in the picture.
+constexpr std::string_view kWaitingForRank = "waiting for the last rank";
+constexpr std::string_view kMovingBytes = "moving bytes";
 
 /// Sums over steps.
 struct RankSum {
@@ -61,8 +76,8 @@ std::vector<AccountColumn> columns_of(const RunAccount& account) {
       continue;
     }
     columns.push_back(
-        {"waiting for the last rank", [](const RankSum& sum) { return sum.waiting_ns; }});
-    columns.push_back({"moving bytes", [](const RankSum& sum) {
+        {std::string(kWaitingForRank), [](const RankSum& sum) { return sum.waiting_ns; }});
+    columns.push_back({std::string(kMovingBytes), [](const RankSum& sum) {
                          return sum.part_ns[Part::kExposedCommunication] - sum.waiting_ns;
                        }});
   }
@@ -95,7 +110,9 @@ FindingTable mean_table(const TracedRun& run, const RunAccount& account) {
 }
 
 FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
-  FindingTable table{.title = "Every step, in milliseconds", .columns = {"step", "rank"}};
+  FindingTable table{.title = "Every step, in milliseconds",
+                     .columns = {"step", "rank"},
+                     .on_screen = kRowsOnScreen};
   const std::vector<AccountColumn> columns = columns_of(account);
   for (const AccountColumn& column : columns) table.columns.push_back(column.name);
   for (const TracedAccount& each : account.accounts) {
@@ -111,15 +128,6 @@ FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
   return table;
 }
 
-/// A name of a kernel may have a thousand characters.
-std::string cut_name(std::string name) {
-  constexpr std::size_t kMaxName = 60;
-  if (name.size() <= kMaxName) return name;
-  std::size_t end = kMaxName - 3;
-  while ((static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // within a character
-  return name.substr(0, end) + "...";
-}
-
 /// The ops of a rank's steps, the longest first.
 FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
   struct Sum {
@@ -130,7 +138,7 @@ FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
   std::int64_t total_ns = 0;
   for (const TracedWork& work : run.works) {
     if (work.rank != rank || !work.step) continue;
-    Sum& sum = sums[on_one_line(of.file.names[work.op])];
+    Sum& sum = sums[of.file.names[work.op]];
     if (!work.continues) ++sum.calls;
     sum.ns += work.end_ns - work.begin_ns;
     total_ns += work.end_ns - work.begin_ns;
@@ -139,16 +147,106 @@ FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
   std::ranges::stable_sort(rows,
                            [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
   FindingTable table{.title = fmt::format("Operators of {}: time on its lanes", rank_name(of)),
-                     .columns = {"operator", "calls", "total", "mean", "share"}};
+                     .columns = {"operator", "calls", "total", "mean", "share"},
+                     .on_screen = kRowsOnScreen};
   for (std::size_t i = 0; i < std::min(kTableRows, rows.size()); ++i) {
     const auto& [name, sum] = rows[i];
-    table.rows.push_back({cut_name(name), std::to_string(sum.calls), table_time(ns_seconds(sum.ns)),
+    table.rows.push_back({shown_name(name), std::to_string(sum.calls),
+                          table_time(ns_seconds(sum.ns)),
                           table_time(ns_seconds(sum.ns) / static_cast<double>(sum.calls)),
                           percent_text(static_cast<double>(sum.ns) /
                                        static_cast<double>(std::max<std::int64_t>(1, total_ns)))});
   }
   if (rows.size() > kTableRows)
     table.title += fmt::format(", the longest {} of {}", kTableRows, rows.size());
+  return table;
+}
+
+/// What the host did during a part, over all steps of a rank.
+struct PartNames {
+  std::int64_t ns = 0;
+  std::map<std::string, std::int64_t> innermost_ns{};  // add up to it
+  std::map<std::string, std::int64_t> covered_ns{};    // by a name, other names within it or not
+  std::map<std::string, std::int64_t> ahead_ns{};      // by what came next; add up to it
+};
+
+PartNames part_names(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part) {
+  PartNames all;
+  const TracedNames& names = run.ranks[rank].names;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank != rank) continue;
+    for (const auto& [time, ns] : each.named_ns) {
+      if (time.part != part) continue;
+      const std::vector<std::size_t>& path = names.path(time.path);
+      for (const std::size_t i : std::set(path.begin(), path.end())) {
+        all.covered_ns[names.name(i)] += ns;
+      }
+      all.innermost_ns[innermost_name(run.ranks[rank], time)] += ns;
+      all.ahead_ns[ahead_text(time)] += ns;
+      all.ns += ns;
+    }
+  }
+  return all;
+}
+
+/// What most of a part's time has in common.
+struct NamedCause {
+  std::string name{};  // empty if only what comes next is known
+  std::string text{};  // ", most of it in `augment` (27.1 ms of 31.4 ms)"
+};
+
+NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part) {
+  if (!has_names(part)) return {};
+  const PartNames names = part_names(run, account, rank, part);
+  const RankSum sum = rank_sum(account, rank);
+  const auto times = [&](std::int64_t ns) {
+    return fmt::format("({} of {})", time_text(sum.step_s(ns)), time_text(sum.step_s(names.ns)));
+  };
+  // Of names that cover most of it, each of which has the next one within it, the innermost.
+  const std::pair<const std::string, std::int64_t>* cause = nullptr;
+  for (const auto& each : names.covered_ns) {
+    const bool is_inner = cause == nullptr || each.second < cause->second;
+    if (2 * each.second >= names.ns && is_inner) cause = &each;
+  }
+  if (cause != nullptr) {
+    return {cause->first,
+            fmt::format(", most of it in `{}` {}", shown_name(cause->first), times(cause->second))};
+  }
+  for (const auto& [ahead, ns] : names.ahead_ns) {
+    if (part != Part::kIdle && 2 * ns >= names.ns)
+      return {"", fmt::format(", most of it {} {}", ahead, times(ns))};
+  }
+  return {};
+}
+
+/// By name; they add up to the parts.
+FindingTable names_table(const TracedRun& run, const RunAccount& account, std::size_t rank) {
+  FindingTable table{
+      .title = fmt::format("What the host of {} did meanwhile, a step", rank_name(run.ranks[rank])),
+      .columns = {"part", "in", "time", "share of the part"},
+      .on_screen = kRowsOnScreen};
+  const RankSum sum = rank_sum(account, rank);
+  struct Row {
+    Part part;
+    std::string name;
+    std::int64_t ns, of_ns;
+  };
+  std::vector<Row> rows;
+  for (const Part part : kValuesOf<Part>) {
+    const PartNames names = part_names(run, account, rank, part);
+    for (const auto& [name, ns] : names.innermost_ns) rows.push_back({part, name, ns, names.ns});
+  }
+  std::ranges::stable_sort(rows, std::greater(), &Row::ns);
+  if (rows.size() > kTableRows) {
+    table.title += fmt::format(", the longest {} of {}", kTableRows, rows.size());
+    rows.resize(kTableRows);
+  }
+  for (const Row& row : rows) {
+    table.rows.push_back({std::string(name_of(row.part)), shown_name(row.name),
+                          milliseconds(sum.step_s(row.ns)) + " ms",
+                          percent_text(static_cast<double>(row.ns) /
+                                       static_cast<double>(std::max<std::int64_t>(1, row.of_ns)))});
+  }
   return table;
 }
 
@@ -171,7 +269,8 @@ FindingTable waits_table(const TracedRun& run, const RunAccount& account) {
 FindingTable bucket_table(const RunAccount& account) {
   FindingTable table{.title = "Collectives: mean of each",
                      .columns = {"collective", "size", "times", "from entry to end", "moving",
-                                 "exposed", "of that waiting", "bus bandwidth"}};
+                                 "exposed", "of that waiting", "bus bandwidth"},
+                     .on_screen = kRowsOnScreen};
   std::vector<BucketAccount> buckets = account.buckets;
   if (buckets.size() > kTableRows) {
     table.title +=
@@ -213,24 +312,54 @@ FindingTable breakdown_table(const TracedRun& run) {
   return table;
 }
 
-/// What shortens a part of a step.
-std::string_view change_for(Part part) {
+/// What shortens time with a name.
+std::string change_for_name(const std::string& name) {
+  constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
+      {kCompilation,
+       "Compile once: give inputs few shapes, or mark_dynamic() what changes; "
+       "TORCH_LOGS=recompiles "
+       "says why it compiles again."},
+      {"enumerate(DataLoader)",
+       "Make input faster than it is consumed: more loading workers, prefetch, less work for each "
+       "sample."},
+      {"Synchronize", "Wait for the device less often: keep the value on it, and read it later."},
+      {"Memcpy", "Copy from and to pinned memory, with non_blocking=True, and read results later."},
+      {"Malloc",
+       "Allocate before the steps, and keep shapes: the allocator asked the device again."},
+      {"Free", "Leave the allocator memory to spare: it gave some back to the device."},
+      {"Optimizer.", "Take a fused or foreach optimizer, or compile its step."}};
+  for (const auto& [part, change] : kChanges) {
+    if (name.find(part) != name.npos) return std::string(change);
+  }
+  return fmt::format("Make `{}` shorter or rarer, or let another thread or process do it.",
+                     shown_name(name));
+}
+
+/// What shortens a part of a step, with the name of what the host did most of that time.
+std::string change_for(Part part, const std::string& name, bool on_host) {
+  if (!name.empty() && part != Part::kIdle) return change_for_name(name);
   switch (part) {
     case Part::kDataWait:
-      return "Make input faster than it is consumed: more loading workers, prefetch, less work "
-             "for each sample.";
+      return change_for_name("enumerate(DataLoader)");
     case Part::kHostToDevice:
       return "Copy input from pinned memory on a stream of its own, a step ahead.";
     case Part::kInjected:
       return "Leave out the injected delay.";
+    case Part::kOtherStages:
+      return "Even out the stages, or use more micro-batches: a bubble takes 1 / micro-batches of "
+             "a "
+             "step for each further stage.";
     case Part::kExposedCommunication:
       return "Move fewer bytes (16-bit gradients, fewer ranks in a group), or hide them: smaller "
              "buckets start earlier, a larger batch or accumulation gives more to hide behind.";
     case Part::kOtherDevice:
       return "Divide the batch evenly, or use a process for each device.";
     case Part::kHost:
-      return "Queue less or earlier: no .item(), print or synchronization inside the step; fused "
-             "or foreach optimizers, torch.compile, CUDA graphs, or a larger batch.";
+      return on_host ? "Do less beside the ops: fused or foreach optimizers, torch.compile, or a "
+                       "larger batch for each step."
+                     : "Queue less or earlier: no .item(), print or synchronization inside the "
+                       "step; fused or foreach optimizers, torch.compile, CUDA graphs, or a larger "
+                       "batch.";
     case Part::kIdle:
       return "Record what streams wait for (enable_cuda_sync_events of the profiler) to learn "
              "what holds this one.";
@@ -271,7 +400,7 @@ Part excess_of(const RunAccount& account, std::size_t rank, double& excess_s) {
   };
   Part longest = Part::kIdle;
   for (const Part part : kValuesOf<Part>) {
-    if (part == Part::kExposedCommunication) continue;
+    if (is_exchange(part)) continue;
     if (longest == Part::kIdle || excess(part) > excess(longest)) longest = part;
   }
   excess_s = excess(longest);
@@ -301,8 +430,10 @@ std::optional<LateRank> late_rank_of(const RunAccount& account) {
   }
   const RankSum own = rank_sum(account, late.rank), others = others_sum(account, late.rank);
   const std::int64_t waited_ns = waited_for(account, late.rank);
+  const std::vector<std::int64_t>& row = account.waited_ns[late.rank];
+  const std::int64_t waits_ns = std::accumulate(row.begin(), row.end(), std::int64_t{0});
   const bool is_long = waited_ns > 0 && 10 * waited_ns >= others.wall_ns;
-  if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(own.waiting_ns)) return std::nullopt;
+  if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(waits_ns)) return std::nullopt;
   late.longer = excess_of(account, late.rank, late.excess_s);
   return late.excess_s > 0 ? std::optional(late) : std::nullopt;
 }
@@ -313,20 +444,31 @@ std::string share_text(std::int64_t ns, const RankSum& of) {
 
 /// The bottleneck, and what to change.
 std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& account) {
+  for (const TracedRank& rank : run.ranks) {
+    if (!rank.lacks_kernels()) continue;
+    return {
+        fmt::format("The trace of {} has no kernel for {} of its {}, so it tells no bottleneck: "
+                    "what its device did is missing.",
+                    rank_name(rank), rank.lost_launches, counted(rank.launches, "launch")),
+        "To record it: start the profiler before a CUDA graph is captured, or run without "
+        "graphs, and let no other tool profile the device meanwhile."};
+  }
   if (const std::optional<LateRank> late = late_rank_of(account)) {
     const RankSum others = others_sum(account, late->rank);
     const std::int64_t waited_ns = waited_for(account, late->rank);
-    const std::string name = rank_name(run.ranks[late->rank]);
+    const TracedRank& of = run.ranks[late->rank];
+    const std::string name = rank_name(of);
+    const NamedCause cause = cause_in(run, account, late->rank, late->longer);
     return {
         fmt::format("The bottleneck is {}: the others wait {} a step for it, {} of theirs, and it "
-                    "spends {} a step more than they do on {}.",
+                    "spends {} a step more than they do on {}{}.",
                     name, time_text(others.step_s(waited_ns)), share_text(waited_ns, others),
-                    time_text(late->excess_s), traits_of(late->longer).words),
+                    time_text(late->excess_s), traits_of(late->longer).words, cause.text),
         fmt::format("To change, on {}: {}", name,
                     traits_of(late->longer).computes
                         ? "It computes longer: divide work evenly, and look for other programs on "
                           "its device and for a lower clock rate."
-                        : change_for(late->longer))};
+                        : change_for(late->longer, cause.name, of.on_host))};
   }
   const RankSum all = rank_sum(account);
   const LongestPart longest = longest_part_of(all);
@@ -338,9 +480,38 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
             "To change: Even out what differs from step to step: the size of samples, input, "
             "garbage collection, other programs on a rank's cores."};
   }
-  return {fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(longest.part),
-                      100 * longest.share, time_text(longest.step_s), cause_of(longest.part)),
-          fmt::format("To change: {}", change_for(longest.part))};
+  // Of the rank that has most of it.
+  const auto ns_of = [&](std::size_t rank) {
+    return rank_sum(account, rank).part_ns[longest.part];
+  };
+  std::size_t rank = 0;
+  for (std::size_t other = 1; other < run.ranks.size(); ++other) {
+    if (ns_of(other) > ns_of(rank)) rank = other;
+  }
+  const NamedCause cause = cause_in(run, account, rank, longest.part);
+  return {
+      fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(longest.part),
+                  100 * longest.share, time_text(longest.step_s),
+                  cause.text.empty() ? cause_of(longest.part) : cause.text),
+      fmt::format("To change: {}", change_for(longest.part, cause.name, run.ranks[rank].on_host))};
+}
+
+/// The bubble of a pipeline; empty without one.
+std::string bubble_text(const TracedRun& run, const RunAccount& account) {
+  std::vector<std::string> stages;
+  std::int64_t all_ns = 0;
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const RankSum sum = rank_sum(account, rank);
+    if (sum.steps == 0) continue;
+    const std::int64_t ns = sum.part_ns[Part::kOtherStages];
+    all_ns += ns;
+    stages.push_back(fmt::format("{} on {}", share_text(ns, sum), rank_name(run.ranks[rank])));
+  }
+  if (all_ns == 0) return "";
+  return fmt::format(
+      "The ranks are stages of a pipeline; its bubble, in which a stage waits for "
+      "the others, is {} of a step.",
+      list_text(stages));
 }
 
 /// What of a rank's trace is left out, and why.
@@ -378,8 +549,30 @@ void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentence
                   name));
 }
 
+/// How to record what would name time of the host that has no name, if that is a tenth of the
+/// rank's time or more.
+void add_unnamed(const TracedRun& run, const RunAccount& account, std::size_t rank,
+                 std::vector<std::string>& sentences) {
+  const RankSum sum = rank_sum(account, rank);
+  const TracedRank& of = run.ranks[rank];
+  std::int64_t ns = 0;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank != rank) continue;
+    for (const auto& [time, time_ns] : each.named_ns) {
+      const bool is_loader = innermost_name(of, time).starts_with("enumerate(DataLoader)#_Single");
+      if (of.names.path(time.path).empty() || is_loader) ns += time_ns;
+    }
+  }
+  if (ns == 0 || 10 * ns < sum.wall_ns) return;
+  sentences.push_back(fmt::format(
+      "Nothing in the trace of {} names {} a step of its host's time: {}put "
+      "record_function(\"...\") around what may take it.",
+      rank_name(of), time_text(sum.step_s(ns)),
+      of.file.has_stacks ? "" : "profile with_stack=True for the functions of Python, or "));
+}
+
 /// What the traces do not tell, and what takes its place.
-std::vector<std::string> gaps_of(const TracedRun& run) {
+std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account) {
   std::vector<std::string> sentences;
   std::vector<std::string> no_launch, no_waits, on_host;
   for (const TracedRank& rank : run.ranks) {
@@ -400,6 +593,9 @@ std::vector<std::string> gaps_of(const TracedRun& run) {
         time_text(std::abs(ns_seconds(rank.shift_ns))),
         time_text(ns_seconds(rank.shift_error_ns))));
   }
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    if (!run.ranks[rank].file.is_ours) add_unnamed(run, account, rank, sentences);
+  }
   if (!on_host.empty()) {
     sentences.push_back(fmt::format(
         "No device in the trace of {}: the account is that of the thread that trains, and its time "
@@ -418,8 +614,11 @@ std::vector<std::string> gaps_of(const TracedRun& run) {
         "counts as what held it.",
         list_text(no_waits)));
   }
-  const bool is_partial = std::ranges::any_of(
-      run.exchanges, [](const TracedExchange& each) { return !each.last_begin_ns.has_value(); });
+  const bool is_partial = std::ranges::any_of(run.exchanges, [&](const TracedExchange& each) {
+    return !each.last_begin_ns && std::ranges::any_of(each.works, [&](const auto& work) {
+      return work && run.works[*work].part == Part::kExposedCommunication;
+    });
+  });
   if (is_partial) {
     sentences.push_back(
         "Not every rank's trace is here, so waiting for the last rank counts as moving bytes.");
@@ -455,17 +654,17 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
     origin_ns = std::min(origin_ns.value_or(step->wall_begin_ns), step->wall_begin_ns);
   }
   const auto ms = [&](std::int64_t ns) { return 1e3 * ns_seconds(ns - *origin_ns); };
-  std::map<Part, PlotSeries> series;
+  std::map<std::pair<Part, bool>, PlotSeries> series;  // of communication, waiting and moving
   PlotSeries messages{.name = "communication"};
   for (const auto& [rank, step] : shown) {
     const std::size_t row = plot.categories.size();
     plot.categories.push_back(rank_name(run.ranks[rank]));
     const RankStep& of = run.ranks[rank].steps[step];
     const double least = 1e3 * ns_seconds(of.wall_end_ns - of.wall_begin_ns) / 2000;
-    const double begin = ms(of.wall_begin_ns);
-    visit_stretches(run, rank, step, [&](const CauseSpan& stretch) {
-      std::vector<PlotSpan>& spans = series[stretch.part].spans;
-      const double from = begin + 1e3 * stretch.begin_s, to = begin + 1e3 * stretch.end_s;
+    const auto add = [&](Part part, bool moves, std::int64_t begin_ns, std::int64_t end_ns) {
+      if (end_ns <= begin_ns) return;
+      std::vector<PlotSpan>& spans = series[{part, moves}].spans;
+      const double from = ms(begin_ns), to = ms(end_ns);
       const bool joins =
           !spans.empty() && spans.back().row == row && from - spans.back().end < least;
       if (joins) {
@@ -473,6 +672,14 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
       } else {
         spans.push_back({row, from, to});
       }
+    };
+    visit_stretches(run, rank, step, [&](const CauseSpan& stretch) {
+      const HostStretch times = times_of(of, stretch);
+      const bool is_split = stretch.part == Part::kExposedCommunication && stretch.held_by;
+      const std::int64_t border_ns =
+          is_split ? moving_from(run, stretch.held_by->run, times) : times.end_ns;
+      add(stretch.part, false, times.begin_ns, border_ns);
+      if (is_split) add(stretch.part, true, border_ns, times.end_ns);
     });
     bool communicates = false;
     for (const TracedWork& work : run.works) {
@@ -482,8 +689,10 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
       messages.spans.push_back({row + 1, std::max(0.0, ms(work.begin_ns)), ms(work.end_ns)});
     }
   }
-  for (auto& [part, each] : series) {
-    each.name = std::string(traits_of(part).plot_name());
+  for (auto& [what, each] : series) {
+    each.name = what.first != Part::kExposedCommunication ? name_of(what.first)
+                : what.second                             ? kMovingBytes
+                                                          : kWaitingForRank;
     plot.series.push_back(std::move(each));
   }
   if (!messages.spans.empty()) plot.series.push_back(std::move(messages));
@@ -493,12 +702,18 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
 }  // namespace
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
-  const std::vector<std::string> verdict = trace_verdict(run, account), gaps = gaps_of(run);
+  const std::vector<std::string> verdict = trace_verdict(run, account),
+                                 gaps = gaps_of(run, account);
   Findings findings{.timed = {verdict.begin(), verdict.end()},
                     .untimed = {gaps.begin(), gaps.end()}};
+  if (std::string text = bubble_text(run, account); !text.empty()) {
+    findings.timed.emplace_back(std::move(text));
+  }
+  const std::size_t rank = late_rank_of(account).value_or(LateRank{}).rank;
   findings.tables.push_back(mean_table(run, account));
-  findings.tables.push_back(
-      operator_table_of(run, late_rank_of(account).value_or(LateRank{}).rank));
+  FindingTable names = names_table(run, account, rank);
+  if (!names.rows.empty()) findings.tables.push_back(std::move(names));
+  findings.tables.push_back(operator_table_of(run, rank));
   if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
   if (!account.buckets.empty()) findings.tables.push_back(bucket_table(account));
   FindingTable breakdowns = breakdown_table(run);
@@ -509,17 +724,18 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   return findings;
 }
 
+void require_steps(const TracedRun& run, const RunAccount& account) {
+  if (!account.accounts.empty()) return;
+  refuse_trace(run.ranks.front().file.path, "has no complete step",
+               "profile at least two steps of a run whose steps overlap");
+}
+
 Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine) {
-  if (account.accounts.empty()) {
-    refuse_trace(run.ranks.front().file.path, "has no complete step",
-                 "profile at least two steps of a run whose steps overlap");
-  }
+  require_steps(run, account);
   Findings findings = findings_of(run, account);
   Findings mlp = mlp_findings(run, account, machine);
-  std::ranges::move(mlp.timed, std::back_inserter(findings.timed));
-  for (FindingTable& table : mlp.tables) {
-    findings.tables.insert(findings.tables.begin() + 1, std::move(table));
-  }
+  std::ranges::move(mlp.timed, std::back_inserter(findings.untimed));
+  std::ranges::move(mlp.tables, std::back_inserter(findings.tables));
   return findings;
 }
 

@@ -21,9 +21,23 @@ Findings findings_of(const TracedRun& run, const RunAccount& account);
 /// does.
 Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std::string& machine);
 
-/// Both together, the prediction behind the account. Throws Error: also kBadData if no step is
+/// Both together, the model behind all else. Throws Error: also kBadData if no step is
 /// complete.
 Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine);
+
+/// Throws Error(kBadData) if no step is complete.
+void require_steps(const TracedRun& run, const RunAccount& account);
+
+/// Why a step of B takes longer than one of A.
+struct TraceDifference {
+  Comparison steps{};   // of B with A, step by step
+  Findings findings{};  // the rows of each table add up
+};
+/// Throws Error as require_steps() does.
+TraceDifference difference_of(const TracedRun& run_a, const TracedRun& run_b);
+
+/// A name of a trace, as it is shown: a kernel's may have a thousand characters.
+std::string shown_name(const std::string& name);
 
 /// explained() for the page of `mlp_lab explore`, as JSON, and what `mlp_lab explain` prints of it:
 /// {sentences, tables: [{title, columns, rows}], plots: [SVG], text}. Throws Error as run_from(),

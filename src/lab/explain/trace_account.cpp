@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace barestep {
 namespace {
@@ -97,17 +98,24 @@ class TraceSpans final : public Spans {
     if (of.previous) add(*of.previous);
     const bool is_late = of.queued_ns && seconds(*of.queued_ns) > now_s;
     if (of.node >= 0 || last.work || rank_.has_stream_waits || is_late) return;
-    const auto add_last = [&](const std::vector<std::size_t>& by_end, std::int64_t limit_ns) {
-      const auto end = [&](std::size_t i) { return run_.works[i].end_ns; };
+    const auto add_last = [&](const std::vector<std::size_t>& by_end, std::int64_t limit_ns,
+                              std::int64_t TracedWork::*end_ns, double after_s) {
+      const auto end = [&](std::size_t i) { return run_.works[i].*end_ns; };
       auto each = std::ranges::upper_bound(by_end, limit_ns, {}, end);
-      while (each != by_end.begin() && seconds(end(*--each)) > now_s) {
+      while (each != by_end.begin() && seconds(end(*--each)) > after_s) {
         const TracedWork& other = run_.works[*each];
         if (other.lane == of.lane || other.begin_ns >= of.begin_ns) continue;
-        return last.add({*each}, seconds(other.end_ns));
+        return last.add({*each}, seconds(end(*each)));
       }
     };
-    add_last(rank_.moments.by_end, of.begin_ns);
-    add_last(rank_.moments.exchanges_by_end, noticed_ns);
+    const TracedMoments& moments = rank_.moments;
+    add_last(moments.by_end, of.begin_ns, &TracedWork::end_ns, now_s);
+    add_last(moments.exchanges_by_end, noticed_ns, &TracedWork::end_ns, now_s);
+    if (last.work) return;
+    // On a busy machine a collective's record may end any time later, but hardly that of each rank.
+    const std::int64_t early_ns = 2 * of.begin_ns - noticed_ns;
+    add_last(moments.exchanges_by_first_end, noticed_ns, &TracedWork::first_end_ns,
+             std::max(now_s, seconds(early_ns)));
   }
 
   [[nodiscard]] CauseSpan host_at(double now_s, double until_s) const override {
@@ -203,14 +211,26 @@ class RunSums {
     TracedAccount account{
         .rank = rank, .number = of.number, .wall_ns = of.wall_end_ns - of.wall_begin_ns};
     account.hidden_ns = common_ns(communication_[rank], {of.wall_begin_ns, of.wall_end_ns});
+    std::map<NamedTime, std::int64_t> unsettled;  // what follows it is not known yet
+    const auto settle = [&](std::optional<Part> before) {
+      for (const auto& [time, ns] : std::exchange(unsettled, {})) {
+        account.named_ns[{time.part, time.path, before}] += ns;
+      }
+    };
     visit_stretches(run_, rank, step, [&](const CauseSpan& stretch) {
-      const HostStretch times{of.wall_begin_ns + std::llround(1e9 * stretch.begin_s),
-                              of.wall_begin_ns + std::llround(1e9 * stretch.end_s)};
+      const HostStretch times = times_of(of, stretch);
       account.part_ns[stretch.part] += times.ns();
-      if (stretch.part != Part::kExposedCommunication) return;
+      if (stretch.is_own_work) settle(stretch.part);
+      if (has_names(stretch.part)) {
+        run_.ranks[rank].names.visit(times, [&](std::size_t path, const HostStretch& piece) {
+          unsettled[{stretch.part, path}] += piece.ns();
+        });
+      }
+      if (!is_exchange(stretch.part)) return;
       account.hidden_ns -= common_ns(communication_[rank], times);
       if (stretch.held_by) add_exposed(rank, stretch.held_by->run, times, account);
     });
+    settle(std::nullopt);
     account.hidden_ns = std::max<std::int64_t>(0, account.hidden_ns);
     sums_.accounts.push_back(account);
   }
@@ -229,11 +249,10 @@ class RunSums {
     BucketAccount& bucket = sums_.buckets[bucket_of_[found->second]];
     bucket.exposed_ns += stretch.ns();
     if (!exchange.last_begin_ns) return;
-    const std::int64_t border_ns =
-        std::clamp(*exchange.last_begin_ns, stretch.begin_ns, stretch.end_ns);
-    account.waiting_ns += border_ns - stretch.begin_ns;
-    bucket.waiting_ns += border_ns - stretch.begin_ns;
-    sums_.waited_ns[rank][*exchange.last_rank] += border_ns - stretch.begin_ns;
+    const std::int64_t waiting_ns = moving_from(run_, held_by, stretch) - stretch.begin_ns;
+    if (run_.works[held_by].part == Part::kExposedCommunication) account.waiting_ns += waiting_ns;
+    bucket.waiting_ns += waiting_ns;
+    sums_.waited_ns[rank][*exchange.last_rank] += waiting_ns;
   }
 
   /// A bucket of every step is one row: the n-th of its name and bytes in a step.
@@ -247,11 +266,11 @@ class RunSums {
         const auto of = static_cast<std::size_t>(run_.works[*exchange.works[rank]].collective);
         what = &run_.ranks[rank].file.collectives[of];
       }
-      const std::int64_t n = counts[{exchange.step, what->name, what->bytes}]++;
-      const auto [at, is_new] =
-          rows.try_emplace({what->name, what->bytes, n}, sums_.buckets.size());
+      const std::string name = what->is_message() ? "message" : what->name;
+      const std::int64_t n = counts[{exchange.step, name, what->bytes}]++;
+      const auto [at, is_new] = rows.try_emplace({name, what->bytes, n}, sums_.buckets.size());
       if (is_new) {
-        sums_.buckets.push_back({.name = what->name, .bytes = what->bytes, .ranks = what->ranks});
+        sums_.buckets.push_back({.name = name, .bytes = what->bytes, .ranks = what->ranks});
       }
       bucket_of_.push_back(at->second);
       add_times(exchange, sums_.buckets[at->second]);
@@ -290,7 +309,7 @@ void visit_stretches(const TracedRun& run, std::size_t rank, std::size_t step,
 }
 
 double BucketAccount::bus_bytes_per_s() const {
-  if (ranks < 2 || bytes == 0 || moving_ns == 0) return 0;
+  if (ranks < 2 || bytes == 0 || moving_ns == 0 || name == "message") return 0;
   const double n = ranks;
   const double factor = name == "all_reduce" ? 2 * (n - 1) / n
                         : name == "all_gather" || name == "reduce_scatter" || name == "all_to_all"
@@ -298,6 +317,13 @@ double BucketAccount::bus_bytes_per_s() const {
                             : 1;
   return factor * static_cast<double>(bytes) * static_cast<double>(count) /
          (1e-9 * static_cast<double>(moving_ns));
+}
+
+std::int64_t moving_from(const TracedRun& run, std::size_t held_by, const HostStretch& stretch) {
+  const auto found = run.exchange_of.find(held_by);
+  if (found == run.exchange_of.end()) return stretch.begin_ns;
+  return std::clamp(run.exchanges[found->second].last_begin_ns.value_or(stretch.begin_ns),
+                    stretch.begin_ns, stretch.end_ns);
 }
 
 namespace {
@@ -357,6 +383,16 @@ std::vector<DeviceBreakdown> breakdowns_of(const TracedRun& run) {
     }
   }
   return breakdowns;
+}
+
+std::string ahead_text(const NamedTime& time) {
+  return time.before ? "ahead of " + std::string(traits_of(*time.before).words)
+                     : "at the end of the step";
+}
+
+std::string innermost_name(const TracedRank& rank, const NamedTime& time) {
+  const std::vector<std::size_t>& path = rank.names.path(time.path);
+  return path.empty() ? ahead_text(time) : rank.names.name(path.back());
 }
 
 RunAccount account_of(const TracedRun& run) {

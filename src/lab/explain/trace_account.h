@@ -7,9 +7,12 @@
 // device.
 #pragma once
 
+#include <cmath>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +31,35 @@ constexpr double ns_seconds(std::int64_t ns) {
   return 1e-9 * static_cast<double>(ns);
 }
 
+/// When a stretch of a step was.
+inline HostStretch times_of(const RankStep& step, const CauseSpan& stretch) {
+  return {step.wall_begin_ns + std::llround(1e9 * stretch.begin_s),
+          step.wall_begin_ns + std::llround(1e9 * stretch.end_s)};
+}
+
+/// When the last rank had entered the collective that held a rank during this stretch; the begin if
+/// that is unknown.
+std::int64_t moving_from(const TracedRun& run, std::size_t held_by, const HostStretch& stretch);
+
+/// Whether an account names what the host did during this part.
+constexpr bool has_names(Part part) {
+  return part == Part::kHost || part == Part::kIdle || part == Part::kDataWait;
+}
+
+/// Time of such a part with one name.
+struct NamedTime {
+  Part part = Part::kHost;
+  std::size_t path = 0;          // what covered it: of the rank's names
+  std::optional<Part> before{};  // what the account's lane did next in the step, if anything
+
+  friend auto operator<=>(const NamedTime&, const NamedTime&) = default;
+};
+
+/// "ahead of forward", "at the end of the step".
+std::string ahead_text(const NamedTime& time);
+/// Its innermost name, else ahead_text().
+std::string innermost_name(const TracedRank& rank, const NamedTime& time);
+
 struct TracedAccount {
   std::size_t rank = 0;
   std::int64_t number = 0;  // the step's
@@ -35,6 +67,7 @@ struct TracedAccount {
   EnumArray<Part, std::int64_t> part_ns{};  // add up to wall_ns
   std::int64_t waiting_ns = 0;              // of exposed communication: until the last rank entered
   std::int64_t hidden_ns = 0;               // communication beside other work or waits; in no part
+  std::map<NamedTime, std::int64_t> named_ns{};  // add up to the parts that have names
 
   [[nodiscard]] std::int64_t moving_ns() const {
     return part_ns[Part::kExposedCommunication] - waiting_ns;
@@ -53,7 +86,8 @@ struct BucketAccount {
   std::int64_t exposed_ns = 0;
   std::int64_t waiting_ns = 0;
 
-  /// Bytes per second on the bus, as nccl-tests counts them; 0 if unknown.
+  /// Bytes per second on the bus, as nccl-tests counts them; 0 if unknown, as for messages, whose
+  /// records begin when they are posted and end when someone has waited for them.
   [[nodiscard]] double bus_bytes_per_s() const;
 };
 

@@ -205,7 +205,7 @@ std::optional<TraceEvent::Kind> kind_named(std::string_view category) {
       {"Operator", Kind::kOp},       {"Kernel", Kind::kKernel},  // before PyTorch 1.13
       {"Runtime", Kind::kCall},      {"Memcpy", Kind::kCopy},
       {"Memset", Kind::kFill},       {"hip_runtime", Kind::kCall},
-      {"xpu_runtime", Kind::kCall}};
+      {"xpu_runtime", Kind::kCall},  {"python_function", Kind::kFunction}};
   const Kind* const found = found_in(kKinds, category);
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
@@ -270,6 +270,29 @@ bool names_collective(std::string_view name) {
          name.find("ncclDevKernel") != std::string_view::npos;
 }
 
+/// Whether it is a function of the user's program, which has a name: "train.py(12): augment".
+bool is_of_user(std::string_view function) {
+  constexpr std::string_view kLibraries[] = {"torch/",      "numpy/",       "multiprocessing/",
+                                             "concurrent/", "asyncio/",     "importlib/",
+                                             "logging/",    "json/",        "collections/",
+                                             "threading.",  "queue.",       "selectors.",
+                                             "contextlib.", "pickle.",      "copy.",
+                                             "random.",     "socket.",      "tempfile.",
+                                             "runpy.",      "subprocess.",  "gzip.",
+                                             "zipfile.",    "functools.",   "enum.",
+                                             "abc.",        "warnings.",    "inspect.",
+                                             "typing.",     "weakref.",     "os.",
+                                             "shutil.",     "dataclasses.", "traceback.",
+                                             "site.",       "codecs.",      "<"};
+  constexpr std::string_view kFolders[] = {"/torch/", "site-packages/", "dist-packages/",
+                                           "/lib/python"};
+  const auto name = function.find("): ");
+  return name != function.npos && !function.substr(name + 3).starts_with('<') &&
+         std::ranges::none_of(kLibraries, [&](auto each) { return function.starts_with(each); }) &&
+         std::ranges::none_of(kFolders,
+                              [&](auto each) { return function.find(each) != function.npos; });
+}
+
 /// Collects the events of a file.
 class TraceCollector {
  public:
@@ -279,6 +302,10 @@ class TraceCollector {
     if (!from.is_object() || text_or_empty(from, "ph") != "X") return;
     const std::optional<TraceEvent::Kind> kind = kind_named(text_or_empty(from, "cat"));
     if (!kind) return;
+    const std::string name = text_or_empty(from, "name");
+    const bool is_function = *kind == TraceEvent::Kind::kFunction;
+    file_.has_stacks |= is_function;
+    if (is_function && !is_of_user(name)) return;
     const double ts = number_or(from, "ts", 2 * kMaxInteger);
     const double duration = number_or(from, "dur", -1);
     if (std::abs(ts) > kMaxMicroseconds || duration < 0 || duration > kMaxDuration) {
@@ -288,13 +315,12 @@ class TraceCollector {
     static const EventJson none = EventJson::object();
     const auto found = from.find("args");
     const EventJson& args = found != from.end() && found->is_object() ? *found : none;
-    const std::string name = text_or_empty(from, "name");
     TraceEvent event{.kind = *kind, .name = name_index(name), .row = row_index(from)};
     event.begin_ns = trace_ns(ts);
     event.end_ns = event.begin_ns + trace_ns(duration);
     event.correlation = integer_or(args, "correlation", 0);
     add_details(event, name, args);
-    file_.events.push_back(event);
+    (is_function ? file_.functions : file_.events).push_back(event);
   }
 
  private:
@@ -329,6 +355,7 @@ class TraceCollector {
                                integer_or(args, "wait_on_cuda_event_record_corr_id", 0)});
         return;
       case Kind::kCall:
+      case Kind::kFunction:
         return;
     }
   }
@@ -453,9 +480,11 @@ void read_trace_head(const EventJson& rest, TraceFile& file) {
     base_ns = base->get<std::int64_t>();
     if (base_ns < 0 || base_ns > kMaxBase) base_ns = 0;
   }
-  for (TraceEvent& event : file.events) {
-    event.begin_ns += base_ns;
-    event.end_ns += base_ns;
+  for (auto* const events : {&file.events, &file.functions}) {
+    for (TraceEvent& event : *events) {
+      event.begin_ns += base_ns;
+      event.end_ns += base_ns;
+    }
   }
   for (TracedStep& step : file.steps) {
     for (std::int64_t* const at : {&step.start_ns, &step.fetch_begin_ns, &step.fetched_ns}) {
@@ -533,9 +562,11 @@ TraceFile read_trace_file(const TraceSource& source) {
     file.process = file.rows[event.row].process;
     break;
   }
-  std::ranges::stable_sort(file.events, [](const TraceEvent& a, const TraceEvent& b) {
-    return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
-  });
+  for (auto* const events : {&file.events, &file.functions}) {
+    std::ranges::stable_sort(*events, [](const TraceEvent& a, const TraceEvent& b) {
+      return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
+    });
+  }
   leave_out_far_events(file);
   return file;
 }

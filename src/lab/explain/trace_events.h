@@ -52,6 +52,7 @@ struct TraceEvent {
     kCopy,        //
     kFill,        //
     kStreamWait,  // a stream waits for an event of another one
+    kFunction,    // of Python, on a thread of the host; in TraceFile::functions
   };
   Kind kind = Kind::kOp;
   bool is_backward = false;  // op: belongs to an earlier op of the forward pass
@@ -72,6 +73,9 @@ struct TracedCollective {
   std::int64_t bytes = 0;
   int ranks = 0;          // 0: not told
   bool is_share = false;  // `bytes` are those of a rank's input, a share of the payload
+
+  /// From one rank to another, as stages of a pipeline exchange.
+  [[nodiscard]] bool is_message() const { return name == "send" || name == "receive"; }
 };
 
 /// Work of a trace by barestep: which node of which step it was, and what it waited for.
@@ -116,7 +120,9 @@ struct TraceFile {
   std::string process{};  // the host's process id
   std::vector<std::string> names{};
   std::vector<TracedRow> rows{};
-  std::vector<TraceEvent> events{};  // by begin; of those, the longest first
+  std::vector<TraceEvent> events{};     // by begin; of those, the longest first
+  std::vector<TraceEvent> functions{};  // likewise; only those of the user's program
+  bool has_stacks = false;              // Python's functions were recorded
   std::vector<TracedCollective> collectives{};
   std::vector<TracedNode> nodes{};
   std::vector<TracedStep> steps{};

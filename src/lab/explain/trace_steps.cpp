@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace barestep {
 namespace {
@@ -59,14 +60,6 @@ bool is_wait(std::string_view op) {
   return op.find("::wait_tensor") != std::string_view::npos;
 }
 
-/// An op that only calls others and hooks: a node of autograd's graph. What another one does beside
-/// the ops in it is its own work.
-bool is_wrapper(std::string_view op) {
-  return op.starts_with("autograd::engine::") ||
-         (op.find("::") == std::string_view::npos && !op.starts_with("CompiledFunction") &&
-          !op.starts_with("Torch-Compiled Region"));
-}
-
 bool is_loader(std::string_view name) {
   return name.starts_with("enumerate(DataLoader)");
 }
@@ -87,12 +80,16 @@ class HostPlace {
                      .has_closure = has_closure,
                      .is_backward = event.is_backward,
                      .is_loss = is_loss(name),
-                     .is_loader = is_loader(name)});
+                     .is_loader = is_loader(name),
+                     .is_compilation = is_compilation(name)});
   }
   void leave_until(std::int64_t now_ns) {
     while (!open_.empty() && open_.back().end_ns <= now_ns) open_.pop_back();
   }
   [[nodiscard]] bool is_in_op() const { return std::ranges::any_of(open_, &Open::is_op); }
+  [[nodiscard]] bool is_compiling() const {
+    return std::ranges::any_of(open_, &Open::is_compilation);
+  }
   [[nodiscard]] std::optional<TraceIndex> op() const {
     for (auto each = open_.rbegin(); each != open_.rend(); ++each) {
       if (each->is_op) return each->name;
@@ -131,7 +128,7 @@ class HostPlace {
     TraceIndex name = 0;
     std::int32_t collective = -1;
     bool is_op = false, is_recorded = false, is_optimizer = false, has_closure = false,
-         is_backward = false, is_loss = false, is_loader = false;
+         is_backward = false, is_loss = false, is_loader = false, is_compilation = false;
   };
   std::vector<Open> open_;
 };
@@ -253,6 +250,10 @@ class RankReader {
       HostPlace& place = thread.place;
       if (is_on_host(event)) {
         place.leave_until(event.begin_ns);
+        if (is_posted(event, thread)) {
+          exchange_ends_.push_back(event.end_ns);
+          continue;
+        }
         const bool is_outermost = rank_.on_host && read_op(event, thread);
         place.enter(event, name, has_backward(event));
         const Part part = place.part();
@@ -263,31 +264,44 @@ class RankReader {
         if (is_loader(name)) rank_.loading.push_back({event.begin_ns, event.end_ns});
       } else if (event.kind == TraceEvent::Kind::kCall) {
         place.leave_until(event.begin_ns);
-        launches_.try_emplace(event.correlation,
-                              HostLaunch{event.begin_ns, event.end_ns, part_on(thread, event.row),
-                                         place.op(), place.collective()});
-        if (name.find("Synchronize") != std::string_view::npos || name.starts_with("cudaMemcpy") ||
-            name.starts_with("hipMemcpy")) {
-          rank_.blocked.push_back({event.begin_ns, event.end_ns});
-        }
+        read_call(event, place, part_on(thread, event.row));
       }
     }
-    for (auto& [row, thread] : threads) end_busy(thread, std::numeric_limits<std::int64_t>::max());
+    std::set<TraceIndex> rows;
+    for (auto& [row, thread] : threads) {
+      end_busy(thread, std::numeric_limits<std::int64_t>::max());
+      if (!step_row_ || row == *step_row_ || thread.runs_backward) rows.insert(row);
+    }
+    rank_.names = TracedNames(file(), rows, !rank_.on_host);
     std::ranges::sort(exchange_ends_);
     rank_.blocked = united(std::move(rank_.blocked));
     rank_.loading = united(std::move(rank_.loading));
   }
 
+  /// A call of the runtime, which may queue work or wait for it.
+  void read_call(const TraceEvent& event, const HostPlace& place, Part part) {
+    const std::string_view name = name_of_event(event);
+    launches_.try_emplace(event.correlation, HostLaunch{event.begin_ns, event.end_ns, part,
+                                                        place.op(), place.collective()});
+    const auto has = [&](std::string_view what) { return name.find(what) != name.npos; };
+    if (has("LaunchKernel") || has("GraphLaunch")) lost_.insert(event.correlation);
+    if (has("Synchronize") || name.starts_with("cudaMemcpy") || name.starts_with("hipMemcpy")) {
+      rank_.blocked.push_back({event.begin_ns, event.end_ns});
+    }
+  }
+
   /// Whether it is an outermost op. The thread is where the event begins.
   bool read_op(const TraceEvent& event, TracedThread& thread) {
+    if (thread.place.is_compiling()) return false;
     const bool is_exchange = is_on_thread(event);
     if (is_exchange) exchange_ends_.push_back(event.end_ns);
     const std::string_view name = name_of_event(event);
+    const bool compiles = is_compilation(name);
     const bool is_op = event.kind == TraceEvent::Kind::kOp && !is_loader(name) &&
                        thread.place.collective() < 0;  // its copies are no work of their own
-    if (!is_op && !is_exchange) return false;
-    const bool is_outermost = is_op && !thread.place.is_in_op();
-    const bool waits = is_exchange || is_wait(name);
+    if (!is_op && !is_exchange && !compiles) return false;
+    const bool is_outermost = is_op && !compiles && !thread.place.is_in_op();
+    const bool waits = is_exchange || compiles || is_wait(name);
     if (waits || !thread.busy || event.begin_ns >= thread.busy->end_ns) {
       end_busy(thread, event.begin_ns);
       if (thread.busy && waits) thread.busy->begin_ns = event.end_ns;
@@ -320,6 +334,16 @@ class RankReader {
            !is_launch_of_collective(event, name_of_event(event));
   }
 
+  [[nodiscard]] const TracedCollective& collective_of(std::int32_t index) const {
+    return file().collectives[static_cast<std::size_t>(index)];
+  }
+
+  /// A message that is on its way when the op that posted it has ended: its thread goes on.
+  [[nodiscard]] bool is_posted(const TraceEvent& event, const TracedThread& thread) const {
+    return is_on_thread(event) && collective_of(event.collective).is_message() &&
+           !(thread.outermost && event.end_ns <= outermost_[*thread.outermost].event->end_ns);
+  }
+
   /// Whether a thread that was not busy waited for a collective: one ended with the stretch.
   [[nodiscard]] bool waited(const HostStretch& stretch) const {
     const std::int64_t last_ns = noticed_until(stretch);
@@ -328,7 +352,8 @@ class RankReader {
            *std::prev(after) >= stretch.end_ns - (last_ns - stretch.end_ns);
   }
 
-  /// The op's work: all of it but where it waited for collectives.
+  /// The op's work: all of it but where it waited for collectives, and where a node of autograd's
+  /// graph ran what has a name: hooks of the user's, and compilation.
   void add_host_works(const OutermostOp& op) {
     const std::optional<std::size_t> step = step_at(op.event->begin_ns);
     bool continues = false;
@@ -343,22 +368,32 @@ class RankReader {
     };
     std::int64_t begin_ns = op.event->begin_ns;  // of a piece
     std::int64_t done_ns = begin_ns;             // of what was busy before
+    std::size_t depth = 0;
+    rank_.names.visit({begin_ns, begin_ns + 1}, [&](std::size_t path, const HostStretch&) {
+      depth = rank_.names.path(path).size();
+    });
     const auto leave_out = [&](const HostStretch& gap) {
-      if (gap.end_ns <= gap.begin_ns || !waited(gap)) return;
       add(begin_ns, gap.begin_ns);
       begin_ns = gap.end_ns;
     };
+    const auto look_at = [&](const HostStretch& gap) {
+      if (gap.end_ns <= gap.begin_ns) return;
+      if (waited(gap)) return leave_out(gap);
+      rank_.names.visit(gap, [&](std::size_t path, const HostStretch& piece) {
+        if (rank_.names.path(path).size() > depth) leave_out(piece);
+      });
+    };
     for (const HostStretch& busy : op.busy) {
-      leave_out({done_ns, busy.begin_ns});
+      look_at({done_ns, busy.begin_ns});
       done_ns = busy.end_ns;
     }
-    leave_out({done_ns, op.event->end_ns});
+    look_at({done_ns, op.event->end_ns});
     add(begin_ns, op.event->end_ns);
   }
 
   /// In older traces, kernels of NCCL do not tell their sizes.
   [[nodiscard]] bool is_sized(std::int32_t collective) const {
-    return file().collectives[static_cast<std::size_t>(collective)].bytes > 0;
+    return collective_of(collective).bytes > 0;
   }
 
   std::size_t lane_of(TraceIndex row) {
@@ -367,8 +402,18 @@ class RankReader {
     return at->second;
   }
 
+  /// The row of the messages that threads of the host posted.
+  TraceIndex message_row() {
+    if (!message_row_) {
+      message_row_ = static_cast<TraceIndex>(file().rows.size());
+      rank_.file.rows.push_back({file().process, "messages"});
+    }
+    return *message_row_;
+  }
+
   TracedWork& add_work(const TraceEvent& event) {
-    const std::size_t lane = lane_of(event.row);
+    const bool is_message = is_on_thread(event) && collective_of(event.collective).is_message();
+    const std::size_t lane = lane_of(is_message ? message_row() : event.row);
     rank_.lanes[lane].works.push_back(run_.works.size());
     run_.works.push_back({.rank = index_,
                           .lane = lane,
@@ -378,8 +423,14 @@ class RankReader {
                           .begin_ns = event.begin_ns,
                           .end_ns = event.end_ns});
     TracedWork& work = run_.works.back();
-    if (work.is_collective()) work.part = Part::kExposedCommunication;
+    set_part_of_exchange(work);
     return work;
+  }
+
+  void set_part_of_exchange(TracedWork& work) const {
+    if (!work.is_collective()) return;
+    work.part = collective_of(work.collective).is_message() ? Part::kOtherStages
+                                                            : Part::kExposedCommunication;
   }
 
   [[nodiscard]] const HostLaunch* launch_of(const TraceEvent& event) const {
@@ -479,8 +530,10 @@ class RankReader {
   }
 
   void read_works() {
+    rank_.launches = std::ssize(lost_);
     for (const TraceEvent& event : file().events) {
       if (!is_work(event) && !is_on_thread(event)) continue;
+      lost_.erase(event.correlation);
       TracedWork& work = add_work(event);
       std::int64_t at_ns = event.begin_ns;
       if (const HostLaunch* const launch = launch_of(event)) {
@@ -491,6 +544,7 @@ class RankReader {
         work.op = launch->op.value_or(event.name);
         if (work.is_collective() && launch->collective >= 0 && !is_sized(work.collective)) {
           work.collective = launch->collective;
+          set_part_of_exchange(work);
         }
       }
       if (event.kind == TraceEvent::Kind::kCopy &&
@@ -499,6 +553,7 @@ class RankReader {
       }
       work.step = step_at(at_ns);
     }
+    rank_.lost_launches = std::ssize(lost_);
     leave_out_backlog();
     for (const OutermostOp& op : outermost_) add_host_works(op);
   }
@@ -732,18 +787,29 @@ class RankReader {
   TracedRun& run_;
   TracedRank& rank_;
   std::size_t index_;
-  std::optional<TraceIndex> step_row_;
+  std::optional<TraceIndex> step_row_, message_row_;
   std::vector<TracedStep> traced_steps_;  // of ours, like rank_.steps
   std::unordered_map<std::int64_t, HostLaunch> launches_;
+  std::unordered_set<std::int64_t> lost_;  // launches of kernels, until they are found
   // Of a trace without a device:
   std::vector<OutermostOp> outermost_;
   std::vector<std::int64_t> exchange_ends_;  // of collectives, ascending
   std::unordered_map<TraceIndex, std::size_t> lane_of_row_;
 };
 
+const TracedCollective& collective_of(const TracedRun& run, const TracedWork& work) {
+  return run.ranks[work.rank].file.collectives[static_cast<std::size_t>(work.collective)];
+}
+
 /// What identifies a collective on every rank: step, group, name, bytes, and how many of these came
 /// before in the step. Ranks may begin those of two threads in another order.
 using ExchangeKey = std::tuple<std::int64_t, std::string, std::string, std::int64_t, std::int64_t>;
+
+/// Of a message: from which rank to which, as far as the traces of two ranks tell.
+std::string direction_of(const TracedRun& run, std::size_t rank, const TracedCollective& each) {
+  if (run.ranks.size() != 2) return fmt::format("{} of {}", each.name, rank);
+  return each.name == "send" ? fmt::format("from {}", rank) : fmt::format("from {}", 1 - rank);
+}
 
 void match_exchanges(TracedRun& run) {
   std::map<ExchangeKey, TracedExchange> found;
@@ -758,9 +824,9 @@ void match_exchanges(TracedRun& run) {
     std::ranges::stable_sort(works, {}, [&](std::size_t i) { return run.works[i].begin_ns; });
     std::map<ExchangeKey, std::int64_t> counts;
     for (const std::size_t i : works) {
-      const TracedCollective& each =
-          of.file.collectives[static_cast<std::size_t>(run.works[i].collective)];
-      ExchangeKey key{of.steps[*run.works[i].step].number, each.group, each.name, each.bytes, 0};
+      const TracedCollective& each = collective_of(run, run.works[i]);
+      const std::string name = each.is_message() ? direction_of(run, rank, each) : each.name;
+      ExchangeKey key{of.steps[*run.works[i].step].number, each.group, name, each.bytes, 0};
       std::get<4>(key) = counts[key]++;
       TracedExchange& exchange = found[key];
       exchange.step = std::get<0>(key);
@@ -791,14 +857,14 @@ void align_clock(TracedRun& run, std::size_t rank) {
     if (!exchange.works[0] || !exchange.works[rank]) continue;
     const TracedWork& first = run.works[*exchange.works[0]];
     const TracedWork& other = run.works[*exchange.works[rank]];
-    const TraceFile& file = run.ranks[0].file;
-    if (!holds_all(file.collectives[static_cast<std::size_t>(first.collective)].name)) continue;
+    if (!holds_all(collective_of(run, first).name)) continue;
     min = std::max(min, first.begin_ns - other.end_ns);
     max = std::min(max, first.end_ns - other.begin_ns);
   }
   if (max == std::numeric_limits<std::int64_t>::max() || (min <= 0 && max >= 0)) return;
   TracedRank& of = run.ranks[rank];
   of.shift_ns = min / 2 + max / 2;
+  of.names.shift(of.shift_ns);
   of.shift_error_ns = std::abs(max / 2 - min / 2);
   const auto shift = [&](std::initializer_list<std::int64_t*> times) {
     for (std::int64_t* const at : times) *at += of.shift_ns;
@@ -826,15 +892,22 @@ void find_last_ranks(TracedRun& run) {
   for (std::size_t e = 0; e < run.exchanges.size(); ++e) {
     TracedExchange& exchange = run.exchanges[e];
     int ranks = 0, told = 0;
+    std::int64_t end_ns = std::numeric_limits<std::int64_t>::max();
     for (std::size_t rank = 0; rank < exchange.works.size(); ++rank) {
       if (!exchange.works[rank]) continue;
       const TracedWork& work = run.works[*exchange.works[rank]];
       run.exchange_of[*exchange.works[rank]] = e;
-      told = run.ranks[rank].file.collectives[static_cast<std::size_t>(work.collective)].ranks;
+      told = collective_of(run, work).is_message() ? 2 : collective_of(run, work).ranks;
+      end_ns = std::min(end_ns, work.end_ns);
       ++ranks;
       if (work.begin_ns <= exchange.last_begin_ns.value_or(work.begin_ns - 1)) continue;
       exchange.last_begin_ns = work.begin_ns;
       exchange.last_rank = rank;
+    }
+    for (const std::optional<std::size_t>& i : exchange.works) {
+      if (!i) continue;
+      TracedWork& work = run.works[*i];
+      work.first_end_ns = holds_all(collective_of(run, work).name) ? end_ns : work.end_ns;
     }
     if (ranks > 1 && (told == 0 ? has_all_ranks : told == ranks)) continue;
     exchange.last_begin_ns.reset();
@@ -847,12 +920,8 @@ void find_last_ranks(TracedRun& run) {
 template <class Counts>
 std::vector<RunningWork> running_works(const TracedRun& run, const TracedRank& rank,
                                        const Counts& counts) {
-  struct Edge {
-    std::int64_t at_ns;
-    std::pair<std::size_t, std::size_t> work;  // its lane, itself
-    bool begins;
-  };
-  std::vector<Edge> edges;
+  using LaneWork = std::pair<std::size_t, std::size_t>;  // its lane, itself
+  std::vector<Edge<LaneWork>> edges;
   for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
     const std::vector<std::size_t>& works = rank.lanes[lane].works;
     for (std::size_t i = 0; i < works.size(); ++i) {
@@ -865,19 +934,11 @@ std::vector<RunningWork> running_works(const TracedRun& run, const TracedRank& r
       edges.push_back({end_ns, {lane, works[i]}, false});
     }
   }
-  std::ranges::sort(edges, {}, &Edge::at_ns);
   std::vector<RunningWork> running;
-  std::set<std::pair<std::size_t, std::size_t>> open;
-  for (std::size_t i = 0; i < edges.size(); ++i) {
-    if (edges[i].begins) {
-      open.insert(edges[i].work);
-    } else {
-      open.erase(edges[i].work);
-    }
-    if (i + 1 < edges.size() && edges[i + 1].at_ns == edges[i].at_ns) continue;
-    running.push_back({.from_ns = edges[i].at_ns});
+  visit_open(std::move(edges), [&](std::int64_t from_ns, const std::set<LaneWork>& open) {
+    running.push_back({.from_ns = from_ns});
     if (!open.empty()) running.back().work = open.begin()->second;
-  }
+  });
   return running;
 }
 
@@ -897,6 +958,9 @@ TracedMoments moments_of(const TracedRun& run, const TracedRank& rank) {
   std::ranges::stable_sort(moments.by_end, {}, [&](std::size_t i) { return run.works[i].end_ns; });
   std::ranges::copy_if(moments.by_end, std::back_inserter(moments.exchanges_by_end),
                        [&](std::size_t i) { return run.works[i].is_collective(); });
+  moments.exchanges_by_first_end = moments.exchanges_by_end;
+  std::ranges::stable_sort(moments.exchanges_by_first_end, {},
+                           [&](std::size_t i) { return run.works[i].first_end_ns; });
   return moments;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lab/explain/trace_events.h"
+#include "lab/explain/trace_names.h"
 #include "profiler/account.h"
 
 namespace barestep {
@@ -33,6 +34,7 @@ struct TracedWork {
   std::int64_t node = -1;        // of a program of barestep
   std::optional<std::int64_t> queued_ns{};
   std::int64_t begin_ns = 0, end_ns = 0;
+  std::int64_t first_end_ns = 0;          // of a collective: on any rank
   std::optional<std::size_t> step{};      // index into its rank's steps
   std::optional<std::size_t> previous{};  // on its lane
   std::vector<std::size_t> awaited{};     // besides, on other lanes
@@ -48,13 +50,6 @@ struct RankStep {
   std::int64_t wall_begin_ns = 0, wall_end_ns = 0;
   bool has_account = true;
   bool is_cut = false;  // by the profile's begin or end; then it has no account
-};
-
-/// A stretch of the host's time.
-struct HostStretch {
-  std::int64_t begin_ns = 0, end_ns = 0;
-
-  [[nodiscard]] std::int64_t ns() const { return end_ns - begin_ns; }
 };
 
 /// The time that any of them covers: in order, none touching another.
@@ -82,6 +77,7 @@ struct TracedMoments {
   std::vector<RunningWork> running{}, backward{};         // of any part; only of the backward pass
   std::vector<std::int64_t> begins_ns{};                  // ascending
   std::vector<std::size_t> by_end{}, exchanges_by_end{};  // works; only collectives
+  std::vector<std::size_t> exchanges_by_first_end{};
 };
 
 /// The steps of one trace.
@@ -93,7 +89,8 @@ struct TracedRank {
   bool ends_with_optimizer = false;  // its steps, for want of other marks
   std::int64_t backlog = 0;          // works that were queued before its first step
   std::int64_t overlaps = 0;         // works that ended after the next of their stream began
-  std::int64_t start_up_ns = 0;      // of its first step, before the first work of a device
+  std::int64_t launches = 0, lost_launches = 0;  // of kernels; those without any
+  std::int64_t start_up_ns = 0;  // of its first step, before the first work of a device
   std::vector<TracedLane> lanes{};
   std::size_t main = 0;  // the lane that accounts describe
   std::vector<RankStep> steps{};
@@ -101,9 +98,14 @@ struct TracedRank {
   TracedMoments moments{};
   std::vector<HostStretch> blocked{};  // the host waits for the device; united
   std::vector<HostStretch> loading{};  // the host waits for its data loader; united
+  TracedNames names{};                 // of what its threads that train did
   std::int64_t shift_ns = 0;           // what was added to its clock
   std::int64_t shift_error_ns = 0;
 
+  /// Whether the kernels of most launches are missing.
+  [[nodiscard]] bool lacks_kernels() const {
+    return launches >= 10 && 2 * lost_launches > launches;
+  }
   [[nodiscard]] const std::string& process_of(const TracedWork& work) const {
     return file.rows[lanes[work.lane].row].process;
   }

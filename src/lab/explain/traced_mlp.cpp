@@ -27,6 +27,7 @@ struct TracedMlp {
   std::vector<std::int64_t> widths{};
   std::int64_t rows = 0;        // of a micro-batch
   std::int64_t accumulate = 1;  // micro-batches of a step
+  bool is_shared = false;       // each layer, by all ranks: tensor parallelism
   Activation activation = Activation::kNone;
   bool last_activation = false;
   std::optional<LossKind> loss{};
@@ -36,6 +37,9 @@ struct TracedMlp {
 struct TracedPass {
   std::vector<TraceFile::Linear> linears{};
   std::vector<Activation> activations{};
+  std::size_t sums = 0;       // over ranks, each behind a pair of layers
+  bool has_other_op = false;  // behind the newest layer
+  bool has_loss = false;
   bool is_mlp = true;
 };
 
@@ -73,6 +77,17 @@ bool is_foreign_layer(std::string_view op) {
          });
 }
 
+/// Whether an op may stand between two layers of a multi-layer perceptron.
+bool is_between_layers(std::string_view op) {
+  constexpr std::string_view kPlain[] = {"aten::linear",    "aten::addmm",   "aten::t",
+                                         "aten::transpose", "aten::dropout", "aten::view",
+                                         "aten::reshape",   "aten::empty",   "aten::detach",
+                                         "aten::to",        "aten::alias",   "aten::_to_copy"};
+  return found_in(kTracedActivations, op) != nullptr ||
+         std::ranges::find(kPlain, op) != std::end(kPlain) || op.find("c10d") != op.npos ||
+         op.find("::") == op.npos;
+}
+
 /// Collects the forward passes of a trace and where optimizer steps end among them. A pass ends
 /// when backward begins.
 class PassReader {
@@ -93,6 +108,9 @@ class PassReader {
     for (const TracedPass& pass : passes_) {
       const std::vector<std::int64_t> widths = widths_of(pass);
       if (widths.empty() || (!mlp.widths.empty() && mlp.widths != widths)) return std::nullopt;
+      const bool is_shared = pass.sums > 0;
+      if (is_shared && 2 * pass.sums != pass.linears.size()) return std::nullopt;
+      mlp.is_shared = is_shared;
       mlp.widths = widths;
       mlp.rows = std::max(mlp.rows, pass.linears.front().rows);
     }
@@ -115,14 +133,29 @@ class PassReader {
       backward_until_ns_[event.row] = std::max(backward_until_ns_[event.row], event.end_ns);
     }
     if (event.begin_ns < backward_until_ns_[event.row]) return;  // recomputes, if it is a layer
-    if (const auto* const loss = found_in(kTracedLosses, name)) loss_ = *loss;
+    if (const auto* const loss = found_in(kTracedLosses, name)) {
+      loss_ = *loss;
+      pass_.has_loss = true;
+    }
     if (const auto* const activation = found_in(kTracedActivations, name)) {
       pass_.activations.push_back(*activation);
     }
     if (is_foreign_layer(name)) pass_.is_mlp = false;
+    const bool is_inside = event.begin_ns < outermost_until_ns_[event.row];
+    if (!is_inside) outermost_until_ns_[event.row] = event.end_ns;
+    if (!is_inside && !is_between_layers(name)) pass_.has_other_op = true;
+    const bool sums = name == "_c10d_functional::all_reduce" || name == "c10d::allreduce_";
+    if (sums && !pass_.linears.empty() && !pass_.has_loss) {
+      ++pass_.sums;
+      if (pass_.linears.size() != 2 * pass_.sums) pass_.is_mlp = false;
+    }
     if (event.details < 0) return;
     const TraceFile::Linear& linear = file_.linears[static_cast<std::size_t>(event.details)];
-    if (linear.is_module == has_modules_) pass_.linears.push_back(linear);
+    if (linear.is_module != has_modules_) return;
+    // Behind another op it is no next layer.
+    if (!pass_.linears.empty() && pass_.has_other_op) pass_.is_mlp = false;
+    pass_.has_other_op = false;
+    pass_.linears.push_back(linear);
   }
 
   /// Each layer takes what the one before it gives, and one activation follows all, perhaps but
@@ -155,7 +188,7 @@ class PassReader {
   TracedPass pass_;
   std::vector<TracedPass> passes_;
   std::vector<std::size_t> passes_at_step_;  // how many there were at each optimizer step
-  std::map<TraceIndex, std::int64_t> backward_until_ns_;  // by thread
+  std::map<TraceIndex, std::int64_t> backward_until_ns_, outermost_until_ns_;  // by thread
   std::optional<LossKind> loss_;
 };
 
@@ -209,7 +242,11 @@ Workload workload_for(const TracedRun& run, const TracedMlp& mlp, bool on_gpu) {
   config.model.layers = mlp.widths;
   config.model.activation = mlp.activation;
   config.model.last_relu = mlp.last_activation || mlp.activation == Activation::kNone;
-  config.data.batch_size = mlp.rows * ranks;
+  config.data.batch_size = mlp.is_shared ? mlp.rows : mlp.rows * ranks;
+  if (mlp.is_shared) {
+    config.parallel.tensor = ranks;
+    for (std::size_t i = 1; i < config.model.layers.size(); i += 2) config.model.layers[i] *= ranks;
+  }
   config.parallel.scheme = ranks == 1                            ? SchemeKind::kSingle
                            : is_fully_sharded(run.ranks[0].file) ? SchemeKind::kZero3
                                                                  : SchemeKind::kDdp;
@@ -253,8 +290,10 @@ FindingTable prediction_table(const TracedRun& run, const RunAccount& account,
 Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std::string& machine) {
   const TracedRank& first = run.ranks.front();
   if (first.file.is_ours || account.accounts.empty()) return {};
+  // A stage of a pipeline has some of the layers.
+  const bool is_stage = std::ranges::any_of(first.file.collectives, &TracedCollective::is_message);
   const std::optional<TracedMlp> mlp = PassReader(first).mlp();
-  if (!mlp) return {};
+  if (!mlp || is_stage) return {};
   const std::string name = machine.empty() ? card_for(first.file.gpu) : machine;
   std::optional<MachineCard> card;
   if (!name.empty()) card = load_card(name);
@@ -263,7 +302,7 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
       .timed = {fmt::format(
           "The model is a multi-layer perceptron of widths {} with {} a rank{}. The same here: {}, "
           "and what a trace does not tell: --lr, dropout, the precision",
-          fmt::join(mlp->widths, ", "), counted(mlp->rows, "row"),
+          fmt::join(workload.config.model.layers, ", "), counted(mlp->rows, "row"),
           mlp->accumulate == 1 ? "" : fmt::format(" in each of {} micro-batches", mlp->accumulate),
           command_line_of(workload))}};
   if (!card) {

@@ -58,8 +58,13 @@ std::string text_of(const std::vector<std::string>& sentences, const Findings& f
       titles.push_back((titles.empty() ? "" : ">") + title);
     }
     TextTable shown(std::move(titles));
-    for (const auto& row : table.rows) shown.add_row(row);
+    const std::size_t rows = std::min(table.rows.size(), table.on_screen);
+    for (std::size_t i = 0; i < rows; ++i) shown.add_row(table.rows[i]);
     text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
+    if (rows < table.rows.size()) {
+      text += fmt::format("    and {} in the report (--output DIR)\n",
+                          counted(static_cast<std::int64_t>(table.rows.size() - rows), "row"));
+    }
   }
   return text;
 }

@@ -37,6 +37,7 @@ struct FindingTable {
   /// of each row's case; otherwise empty.
   std::vector<std::string> figures{}, commands{};
   std::vector<std::vector<std::string>> rows{};
+  std::size_t on_screen = 1000;  // rows on a terminal; a page has all
 };
 
 struct PlotPoint {

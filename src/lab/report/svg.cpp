@@ -31,9 +31,14 @@ struct PlotPart {
 const std::vector<PlotPart>& plot_parts() {
   static const std::vector<PlotPart> parts = [] {
     std::vector<PlotPart> all;
-    for (const PartTraits& part : kAccountParts) all.push_back({part.plot_name(), part.color});
+    for (const PartTraits& part : kAccountParts) {
+      all.push_back({part.plot_name(), part.color});
+      if (part.name != part.plot_name()) all.push_back({part.name, part.color});
+    }
     const std::initializer_list<PlotPart> others = {{"ready, waits its turn", 7},
                                                     {"communication", 1},
+                                                    {"waiting for the last rank", 11},
+                                                    {"moving bytes", 1},
                                                     {"parameters", 0},
                                                     {"gradients", 2},
                                                     {"activations", 5},

@@ -1,0 +1,201 @@
+// Why the steps of one run take longer than those of another: the account of the difference.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "lab/explain/explain_report.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::size_t kPieceRows = 20;
+
+/// What time was spent on: a part, and in it an op with its kernel, a collective, or what the host
+/// did.
+using PieceKey = std::pair<Part, std::string>;
+
+/// In a step, mean over steps and ranks.
+struct StepPiece {
+  double seconds = 0, calls = 0;
+};
+
+/// The pieces of a step add up to its wall time.
+struct StepPieces {
+  std::map<PieceKey, StepPiece> pieces{};
+  std::map<std::int64_t, double> ranks{}, steps{};  // wall seconds, by number
+  double wall_s = 0;
+
+  [[nodiscard]] StepPiece of(const PieceKey& key) const {
+    const auto found = pieces.find(key);
+    return found == pieces.end() ? StepPiece{} : found->second;
+  }
+  [[nodiscard]] double seconds_of(Part part) const {
+    double seconds = 0;
+    for (const auto& [key, piece] : pieces) seconds += key.first == part ? piece.seconds : 0;
+    return seconds;
+  }
+};
+
+std::string work_name(const TracedRun& run, const TracedWork& work) {
+  const TraceFile& file = run.ranks[work.rank].file;
+  if (work.is_collective()) return file.collectives[static_cast<std::size_t>(work.collective)].name;
+  const std::string &op = file.names[work.op], &kernel = file.names[work.name];
+  return op == kernel ? op : fmt::format("{}: {}", op, kernel);
+}
+
+StepPieces pieces_of(const TracedRun& run) {
+  const RunAccount account = account_of(run);
+  require_steps(run, account);
+  StepPieces all;
+  std::map<std::int64_t, double> of_rank, of_step;  // how many accounts
+  for (const TracedAccount& each : account.accounts) {
+    const TracedRank& rank = run.ranks[each.rank];
+    const auto step = static_cast<std::size_t>(
+        std::ranges::find(rank.steps, each.number, &RankStep::number) - rank.steps.begin());
+    for (const auto& [time, ns] : each.named_ns) {
+      all.pieces[{time.part, innermost_name(rank, time)}].seconds += ns_seconds(ns);
+    }
+    visit_stretches(run, each.rank, step, [&](const CauseSpan& stretch) {
+      if (has_names(stretch.part)) return;
+      const std::string name =
+          stretch.held_by ? work_name(run, run.works[stretch.held_by->run]) : std::string();
+      all.pieces[{stretch.part, name}].seconds += stretch.seconds();
+    });
+    for (const std::size_t i : rank.works_of_step[step]) {
+      const TracedWork& work = run.works[i];
+      const bool counts = work.lane == rank.main && !work.continues;
+      if (counts) ++all.pieces[{work.part, work_name(run, work)}].calls;
+    }
+    all.wall_s += ns_seconds(each.wall_ns);
+    all.ranks[rank.rank] += ns_seconds(each.wall_ns);
+    all.steps[each.number] += ns_seconds(each.wall_ns);
+    ++of_rank[rank.rank];
+    ++of_step[each.number];
+  }
+  const auto count = static_cast<double>(account.accounts.size());
+  for (auto& [key, piece] : all.pieces) piece = {piece.seconds / count, piece.calls / count};
+  all.wall_s /= count;
+  for (auto& [rank, seconds] : all.ranks) seconds /= of_rank[rank];
+  for (auto& [step, seconds] : all.steps) seconds /= of_step[step];
+  return all;
+}
+
+std::string signed_time(double seconds) {
+  constexpr double kRounding = 5e-10;  // of sums of nanoseconds
+  if (std::abs(seconds) < kRounding) return "0 ms";
+  return fmt::format("{}{}", seconds < 0 ? "-" : "+", time_text(std::abs(seconds)));
+}
+
+std::vector<std::string> difference_row(std::string name, double a_s, double b_s) {
+  return {std::move(name), milliseconds(a_s) + " ms", milliseconds(b_s) + " ms",
+          signed_time(b_s - a_s)};
+}
+
+/// "new", "gone", "more often: 2 to 4 calls", "slower per call: 1.2 ms to 2.4 ms".
+std::string change_of(const StepPiece& a, const StepPiece& b) {
+  if (a.seconds == 0) return "new";
+  if (b.seconds == 0) return "gone";
+  if (a.calls == 0 || b.calls == 0) return "";
+  if (std::abs(b.calls - a.calls) > 0.01 * a.calls) {
+    return fmt::format("{} often: {} to {} calls", b.calls > a.calls ? "more" : "less",
+                       number_text(a.calls), number_text(b.calls));
+  }
+  const double a_s = a.seconds / a.calls, b_s = b.seconds / b.calls;
+  return fmt::format("{} per call: {} to {}", b_s > a_s ? "slower" : "faster", time_text(a_s),
+                     time_text(b_s));
+}
+
+/// The pieces of both, the largest change first.
+std::vector<PieceKey> by_change(const StepPieces& a, const StepPieces& b) {
+  std::set<PieceKey> keys;
+  for (const StepPieces* const each : {&a, &b}) {
+    for (const auto& [key, piece] : each->pieces) keys.insert(key);
+  }
+  std::vector<PieceKey> order(keys.begin(), keys.end());
+  std::ranges::stable_sort(order, std::greater(), [&](const PieceKey& key) {
+    return std::abs(b.of(key).seconds - a.of(key).seconds);
+  });
+  return order;
+}
+
+FindingTable piece_table(const StepPieces& a, const StepPieces& b,
+                         const std::vector<PieceKey>& order) {
+  FindingTable table{.title = "The difference by op, kernel, collective and what the host did",
+                     .columns = {"of", "A", "B", "B - A", "part", "change"},
+                     .on_screen = 10};
+  double a_s = 0, b_s = 0;  // of all others
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const StepPiece of_a = a.of(order[i]), of_b = b.of(order[i]);
+    if (i >= kPieceRows) {
+      a_s += of_a.seconds;
+      b_s += of_b.seconds;
+      continue;
+    }
+    table.rows.push_back(difference_row(shown_name(order[i].second), of_a.seconds, of_b.seconds));
+    table.rows.back().emplace_back(name_of(order[i].first));
+    table.rows.back().push_back(change_of(of_a, of_b));
+  }
+  if (order.size() > kPieceRows) {
+    table.rows.push_back(
+        difference_row(counted(std::ssize(order) - std::ptrdiff_t{kPieceRows}, "other"), a_s, b_s));
+    table.rows.back().resize(table.columns.size());
+  }
+  return table;
+}
+
+FindingTable part_table(const StepPieces& a, const StepPieces& b) {
+  FindingTable table{.title = "The difference of a step, mean of all steps and ranks",
+                     .columns = {"part", "A", "B", "B - A"}};
+  for (const Part part : kValuesOf<Part>) {
+    const double a_s = a.seconds_of(part), b_s = b.seconds_of(part);
+    if (a_s > 0 || b_s > 0) {
+      table.rows.push_back(difference_row(std::string(name_of(part)), a_s, b_s));
+    }
+  }
+  table.rows.push_back(difference_row("wall time", a.wall_s, b.wall_s));
+  for (const auto& [rank, a_s] : a.ranks) {
+    const auto found = b.ranks.find(rank);
+    if (a.ranks.size() < 2 || found == b.ranks.end()) continue;
+    table.rows.push_back(difference_row(fmt::format("that of rank {}", rank), a_s, found->second));
+  }
+  return table;
+}
+
+}  // namespace
+
+TraceDifference difference_of(const TracedRun& run_a, const TracedRun& run_b) {
+  const StepPieces a = pieces_of(run_a), b = pieces_of(run_b);
+  const auto walls = [](const StepPieces& of, const char* key) {
+    Series series{.key = key};
+    for (const auto& [step, seconds] : of.steps) series.seconds.push_back(seconds);
+    return series;
+  };
+  const std::vector<PieceKey> order = by_change(a, b);
+  TraceDifference difference{.steps = compare(walls(a, "A"), walls(b, "B")),
+                             .findings = {.tables = {part_table(a, b), piece_table(a, b, order)}}};
+  const Comparison& steps = difference.steps;
+  std::vector<Finding>& sentences = difference.findings.timed;
+  sentences.emplace_back(steps.word == Word::kTooFewStarts
+                             ? fmt::format("{} of each are too few to call one faster.",
+                                           counted(static_cast<std::int64_t>(steps.rounds), "step"))
+                             : sentence_of(steps, "in B", "in A"));
+  const double more_s = b.wall_s - a.wall_s;
+  std::string mean = fmt::format("A step of B takes {} and one of A {}, in the mean: {}",
+                                 time_text(b.wall_s), time_text(a.wall_s), signed_time(more_s));
+  const auto change_s = [&](const PieceKey& key) { return b.of(key).seconds - a.of(key).seconds; };
+  const auto largest =
+      std::ranges::find_if(order, [&](const PieceKey& key) { return change_s(key) * more_s > 0; });
+  if (largest != order.end()) {
+    const std::string change = change_of(a.of(*largest), b.of(*largest));
+    mean += fmt::format("; {} of it in {}, `{}`{}", signed_time(change_s(*largest)),
+                        traits_of(largest->first).words, shown_name(largest->second),
+                        change.empty() ? "" : ", " + change);
+  }
+  sentences.emplace_back(mean + ".");
+  return difference;
+}
+
+}  // namespace barestep

@@ -1,0 +1,72 @@
+// mlp_lab explain on steps of PyTorch that are slow for a known cause:
+// scripts/make_injected_traces.py says which.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
+#include <regex>
+
+#include "lab/explain/explain_report.h"
+
+namespace barestep {
+namespace {
+
+const std::filesystem::path kInjected = BARESTEP_TEST_INJECTED;
+
+/// The milliseconds of "... in `name` (20.1 ms of 21.4 ms)"; nothing if there are none.
+std::optional<double> named_ms(const std::string& sentence) {
+  const std::map<std::string, double> units = {{"s", 1e3}, {"ms", 1}, {"us", 1e-3}};
+  std::smatch found;
+  const std::regex times(R"(\(([0-9.]+) (s|ms|us) of )");
+  if (!std::regex_search(sentence, found, times)) return std::nullopt;
+  return std::stod(found[1]) * units.at(found[2]);
+}
+
+/// That the names of each account add up to its parts.
+void expect_sums(const RunAccount& account) {
+  for (const TracedAccount& each : account.accounts) {
+    EnumArray<Part, std::int64_t> named_ns{};
+    for (const auto& [time, ns] : each.named_ns) named_ns[time.part] += ns;
+    std::int64_t parts_ns = 0;
+    for (const Part part : kValuesOf<Part>) {
+      parts_ns += each.part_ns[part];
+      if (has_names(part)) EXPECT_EQ(named_ns[part], each.part_ns[part]) << name_of(part);
+    }
+    EXPECT_EQ(parts_ns, each.wall_ns);
+  }
+}
+
+/// What the sentence has wrong; empty if it names the cause, and within 5 % or 1 ms its time.
+std::string fault_in(const std::string& sentence, const nlohmann::json& truth) {
+  const double ms = truth.at("ms");
+  const auto cause = sentence.find(truth.at("cause").get<std::string>());
+  if (cause == sentence.npos) return "another cause";
+  const std::optional<double> named = named_ms(sentence);
+  const bool is_near = named && std::abs(*named - ms) <= std::max(1.0, 0.05 * ms);
+  return is_near ? "" : fmt::format("not {} ms", ms);
+}
+
+TEST(InjectedCauses, AreNamedWithTheirTimes) {
+  std::ifstream file(kInjected / "truth.json");
+  const auto truth = nlohmann::json::parse(file);
+  ASSERT_GE(truth.size(), 30U);
+  std::vector<std::string> faults;
+  for (const auto& [name, each] : truth.items()) {
+    SCOPED_TRACE(name);
+    std::vector<std::filesystem::path> traces;
+    for (const std::string trace : each.at("traces")) traces.push_back(kInjected / trace);
+    const TracedRun run = read_run(traces);
+    const RunAccount account = account_of(run);
+    expect_sums(account);
+    const std::string sentence = findings_of(run, account).timed.at(0).text;
+    const std::string fault = fault_in(sentence, each);
+    if (!fault.empty()) faults.push_back(fmt::format("{}: {}: {}", name, fault, sentence));
+  }
+  EXPECT_LE(15 * faults.size(), truth.size()) << ::testing::PrintToString(faults);
+}
+
+}  // namespace
+}  // namespace barestep
