@@ -31,7 +31,7 @@ class RanksOutputs : public ProgramTest {
   /// The arguments of a run on MNIST.
   static std::string mnist(const std::string& layers) {
     return fmt::format(" --device cpu {} --layers {} --no-last-relu --loss cross-entropy ",
-                       fmt::join(kMnistData, " "), layers);
+                       fmt::join(mnist_in(BARESTEP_TEST_DATA), " "), layers);
   }
   void expect_weights() {
     EXPECT_TRUE(std::filesystem::exists(folder() / "weights"));

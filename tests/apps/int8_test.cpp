@@ -52,7 +52,7 @@ class Int8 : public ProgramTest {
 class Int8OfMnist : public Int8 {
  protected:
   const Arguments kClassifier =
-      kMnistData +
+      mnist_in(BARESTEP_TEST_DATA) +
       words("--layers 784,512,512,10 --loss cross-entropy --no-last-relu --test-split 0.2");
 };
 

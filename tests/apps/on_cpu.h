@@ -16,9 +16,10 @@ inline std::vector<std::string> on_cpu(std::vector<std::string> arguments) {
   return arguments;
 }
 
-/// The test digits of MNIST.
-inline const std::vector<std::string> kMnistData = {
-    "--data", "idx:" BARESTEP_TEST_DATA "/mnist/t10k-images-idx3-ubyte.gz," BARESTEP_TEST_DATA
-              "/mnist/t10k-labels-idx1-ubyte.gz"};
+/// The test digits of MNIST, in the folder of the tests' data.
+inline std::vector<std::string> mnist_in(const std::string& folder) {
+  return {"--data", "idx:" + folder + "/mnist/t10k-images-idx3-ubyte.gz," + folder +
+                        "/mnist/t10k-labels-idx1-ubyte.gz"};
+}
 
 }  // namespace barestep

@@ -16,7 +16,8 @@ namespace barestep {
 namespace {
 
 const Arguments kMnist =
-    kMnistData + words("--layers 784,32,10 --loss cross-entropy --device cpu --no-last-relu");
+    mnist_in(BARESTEP_TEST_DATA) +
+    words("--layers 784,32,10 --loss cross-entropy --device cpu --no-last-relu");
 
 const Arguments kBlocks = words(
     "--block transformer --dim 16 --heads 2 --length 4 --ffn 24 --depth 2 --data npy:x.npy,y.npy "

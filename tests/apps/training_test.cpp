@@ -280,7 +280,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
 /// PyTorch reaches 96.2 and 96.3 % in five epochs; under a sanitizer there is only time for one.
 TEST_F(Training, OfMnistReachesTheAccuracyOfPyTorch) {
   const std::string out =
-      output_of(kMnistData +
+      output_of(mnist_in(BARESTEP_TEST_DATA) +
                 words("--layers 784,512,512,10 --no-last-relu --loss cross-entropy --batch-size "
                       "64 --test-split 0.2 --log-every 1000 --epochs") +
                 Arguments{std::to_string(EPOCHS)});

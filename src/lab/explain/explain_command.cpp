@@ -30,24 +30,28 @@ nlohmann::json named_json(const TracedRank& rank, const TracedAccount& account) 
   return named;
 }
 
+nlohmann::json account_json(const TracedRank& rank, const TracedAccount& account) {
+  nlohmann::json parts = nlohmann::json::object();
+  for (const Part part : kValuesOf<Part>) {
+    parts[std::string(name_of(part))] = ns_seconds(account.part_ns[part]);
+  }
+  return {{"rank", rank.rank},
+          {"step", account.number},
+          {"wall_s", ns_seconds(account.wall_ns)},
+          {"parts_s", parts},
+          {"named_s", named_json(rank, account)},
+          {"waiting_s", ns_seconds(account.waiting_ns)},
+          {"moving_s", ns_seconds(account.moving_ns())},
+          {"hidden_communication_s", ns_seconds(account.hidden_ns)}};
+}
+
 /// Times in seconds.
 std::string explain_json(const TracedRun& run, const RunAccount& account,
                          const Findings& findings) {
   using nlohmann::json;
   json accounts = json::array(), buckets = json::array(), waits = json::array();
   for (const TracedAccount& each : account.accounts) {
-    json parts = json::object();
-    for (const Part part : kValuesOf<Part>) {
-      parts[std::string(name_of(part))] = ns_seconds(each.part_ns[part]);
-    }
-    accounts.push_back({{"rank", run.ranks[each.rank].rank},
-                        {"step", each.number},
-                        {"wall_s", ns_seconds(each.wall_ns)},
-                        {"parts_s", parts},
-                        {"named_s", named_json(run.ranks[each.rank], each)},
-                        {"waiting_s", ns_seconds(each.waiting_ns)},
-                        {"moving_s", ns_seconds(each.moving_ns())},
-                        {"hidden_communication_s", ns_seconds(each.hidden_ns)}});
+    accounts.push_back(account_json(run.ranks[each.rank], each));
   }
   for (const BucketAccount& each : account.buckets) {
     buckets.push_back({{"collective", each.name},

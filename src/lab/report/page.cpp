@@ -196,7 +196,7 @@ std::string block_html(const std::vector<std::string>& lines, const Plots& plots
   const std::string& first = lines.front();
   const std::string markdown = fmt::format("{}\n", fmt::join(lines, "\n"));
   if (const std::size_t code = markdown.find("```"); code != std::string::npos) {
-    const std::string html = html_of_block(markdown.substr(code));
+    std::string html = html_of_block(markdown.substr(code));
     if (code == 0) return html;  // else a title is above it
     return fmt::format("<details><summary>{}</summary>{}</details>\n",
                        inner_html(html_of_block(unbroken(markdown.substr(0, code)))), html);
