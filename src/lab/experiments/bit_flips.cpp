@@ -72,9 +72,8 @@ struct SeenRun final : TrainObserver {
   }
 };
 
-/// The run with ranks as threads, as the rank of its flip sees it.
-SeenRun run_on_threads(const Workload& run) {
-  SeenRun seen;
+/// The run with ranks as threads; `seen` becomes what the rank of its flip sees.
+void run_on_threads(const Workload& run, SeenRun& seen) {
   const auto& flip = run.config.injected.flip;
   try {
     measure_on_ranks({.device = "cpu", .threads = 1, .in_process = run.ranks},
@@ -91,7 +90,6 @@ SeenRun run_on_threads(const Workload& run) {
     if (!is_of_all_ranks(error.code())) throw;
     seen.error = error.what();
   }
-  return seen;
 }
 
 Flip drawn_flip(const FlippedPlace& place, const WorkloadPrograms& programs,
@@ -132,7 +130,8 @@ Start drawn_flips(const Case& what, int start) {
   const auto place = std::ranges::find(kFlippedPlaces, what.key, &FlippedPlace::key);
   Workload run = what.workload;
   const WorkloadPrograms programs(run);
-  const SeenRun clean = run_on_threads(run);
+  SeenRun clean;
+  run_on_threads(run, clean);
   std::mt19937_64 random(kFlippedPlaces.size() * static_cast<std::uint64_t>(start) +
                          static_cast<std::uint64_t>(place - kFlippedPlaces.begin()));
   Watched flips{.source = place->buffer};
@@ -140,7 +139,8 @@ Start drawn_flips(const Case& what, int start) {
     run.config = what.workload.config;
     const Flip flip = drawn_flip(*place, programs, random);
     run.config.injected.flip = flip;
-    const SeenRun with = run_on_threads(run);
+    SeenRun with;
+    run_on_threads(run, with);
     const double change =
         with.error.empty() ? with.last_loss() / clean.last_loss() - 1 : kMostChange;
     flips.gauges["bit"].push_back(static_cast<double>(flip.bit));
@@ -151,7 +151,9 @@ Start drawn_flips(const Case& what, int start) {
     run.config.training.steps = kFlipStep + 2;
     const auto finds = [&](std::int64_t every, const char* words) {
       run.config.output.verify_every = every;
-      return run_on_threads(run).error.find(words) != std::string::npos;
+      SeenRun verified;
+      run_on_threads(run, verified);
+      return verified.error.find(words) != std::string::npos;
     };
     flips.gauges["again"].push_back(finds(kFlipStep + 1, "gave other bits when it ran again"));
     flips.gauges["later"].push_back(finds(kFlipStep + 2, "are not those of the others"));
