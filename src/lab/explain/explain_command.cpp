@@ -168,6 +168,11 @@ void explain_traces(const ExplainOptions& options) {
         return std::filesystem::is_directory(path);
       });
   if (is_difference) return explain_difference(options);
+  if (options.fail_above) {
+    fail(ExitCode::kUsage, {.what = "--fail-above",
+                            .why = "compares the runs of two folders",
+                            .remedy = "give two folders of traces"});
+  }
   std::vector<std::filesystem::path> traces;
   for (const auto& path : options.traces)
     std::ranges::move(traces_in(path), std::back_inserter(traces));

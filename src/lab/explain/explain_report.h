@@ -21,7 +21,7 @@ Findings findings_of(const TracedRun& run, const RunAccount& account);
 /// does.
 Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std::string& machine);
 
-/// Both together, the model behind all else. Throws Error: also kBadData if no step is
+/// Both together, the sentence about the model last. Throws Error: also kBadData if no step is
 /// complete.
 Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine);
 

@@ -37,8 +37,8 @@ struct TracedMlp {
 struct TracedPass {
   std::vector<TraceFile::Linear> linears{};
   std::vector<Activation> activations{};
-  std::size_t sums = 0;       // over ranks, each behind a pair of layers
-  bool has_other_op = false;  // behind the newest layer
+  std::size_t sums = 0;       // over ranks, each after a pair of layers
+  bool has_other_op = false;  // after the newest layer
   bool has_loss = false;
   bool is_mlp = true;
 };
