@@ -242,6 +242,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
     verification_.emplace(config, programs, runner_, devices_, has_ranks() ? ranks_ : nullptr);
   }
   set_state(start, std::move(loaded));
+  if (verification_) verification_->prepare();
 }
 
 Trainer::~Trainer() = default;

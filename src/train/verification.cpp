@@ -109,6 +109,11 @@ void Verification::end() {
   verified_steps_ = batch_.number + 1;
 }
 
+void Verification::prepare() {
+  addresses_ = &runner_.addresses(0);
+  if (config_.output.verify_every) keep_state();
+}
+
 /// If the step before was verified, what its second run left is the same state and stays.
 void Verification::keep_state() {
   const Buffers& buffers = programs_.buffers();

@@ -41,6 +41,10 @@ class Verification final : public StepWatch {
   /// Throws Error(kCorrupted) on every rank if any has found a difference.
   void end() override;
 
+  /// Touches the memory of the kept state, so that the first verified step does not have to. Call
+  /// once the state is set. Blocks.
+  void prepare();
+
   /// The steps of the run after which the state was last found to be as it must be.
   [[nodiscard]] std::int64_t verified_steps() const { return verified_steps_; }
 
