@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -314,10 +313,9 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
                      [&](const RawValue& given) { options.traces.push_back(file_path(given)); }))));
   explains.add(option("--output", "DIR", "also write report.html, report.md and results.json there",
                       to_path(options.output)));
-  explains.add(
-      machine_option(options.machine,
-                     "if the model is an MLP: the machine to predict it for, a card's file "
-                     "or name (that of the GPU in the trace)"));
+  explains.add(machine_option(options.machine,
+                              "if the model is an MLP: the machine to predict it for, a card's "
+                              "file or name (that of the GPU in the trace)"));
 }
 
 /// Examines a schedule, or writes a built-in one to begin with.

@@ -18,6 +18,12 @@ add_library(ZLIB::ZLIB STATIC IMPORTED)
 set_target_properties(ZLIB::ZLIB PROPERTIES IMPORTED_LOCATION ${deps}/lib/libz.a
   INTERFACE_INCLUDE_DIRECTORIES ${deps}/include)
 
+# Older dynamic tags, because programs find the second library through the first one.
+add_library(barestep::md4c SHARED IMPORTED)
+set_target_properties(barestep::md4c PROPERTIES IMPORTED_LOCATION ${deps}/lib/libmd4c-html.so.0
+  INTERFACE_INCLUDE_DIRECTORIES ${deps}/include
+  INTERFACE_LINK_OPTIONS "LINKER:--disable-new-dtags,-rpath-link,${deps}/lib")
+
 if(EXISTS ${deps}/lib/libbenchmark.so.1debian)
   add_library(benchmark::benchmark SHARED IMPORTED)
   set_target_properties(benchmark::benchmark PROPERTIES

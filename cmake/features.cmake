@@ -67,6 +67,16 @@ if(NOT TARGET barestep::xxhash)
   barestep_xxhash()
 endif()
 
+macro(barestep_md4c)
+  barestep_library(md4c md4c-html.h md4c-html)
+  if(NOT found)
+    message(FATAL_ERROR "md4c was not found; run scripts/setup.sh, or install libmd4c-dev and libmd4c-html0-dev")
+  endif()
+endmacro()
+if(NOT TARGET barestep::md4c)
+  barestep_md4c()
+endif()
+
 # Sets CMAKE_CUDA_ARCHITECTURES where nobody chose: to those of the GPUs that are here if the build is for this
 # machine, else to every major one, which takes six times as long to compile.
 function(barestep_choose_cuda_architectures)

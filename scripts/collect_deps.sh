@@ -4,8 +4,8 @@
 # a machine that has a compiler, CMake and Ninja but no network; CUDA also needs nvcc. CMake uses
 # .deps/ before anything else; remove it to build with this machine's packages again.
 #
-# Headers and sources work on any machine. Two libraries are for this machine's architecture: zlib,
-# which is linked statically, and Google Benchmark, which may be missing.
+# Headers and sources work on any machine. The libraries are for this machine's architecture: zlib,
+# which is linked statically, md4c, and Google Benchmark, which may be missing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 new=$root/.deps.new
@@ -35,16 +35,19 @@ collect() {
 trap 'rm -rf "$new"' EXIT
 rm -rf "$new"
 header='/usr/include/.*\.(h|hpp)'
-for package in libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev libbenchmark-dev; do
+packages=(libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev libmd4c-dev libbenchmark-dev)
+for package in "${packages[@]}"; do
   collect "$package" "$header" '/usr/include/([^/]*-linux-gnu[^/]*/)?' include
 done
 collect zlib1g-dev '.*/libz\.a' '.*/' lib
+for package in libmd4c0 libmd4c-html0; do
+  collect "$package" '.*/libmd4c[^/]*\.so\.0' '.*/' lib
+done
 collect libbenchmark1debian '.*/libbenchmark\.so\.[0-9.]+' '.*/' lib
 # The library's soname, which programs look for when they start.
 mv "$new"/lib/libbenchmark.so.* "$new/lib/libbenchmark.so.1debian"
 collect googletest '/usr/src/googletest/[^/]*/(src|include)/.*\.(cc|h)' /usr/src/googletest/ googletest
-dpkg-query -W libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev libbenchmark-dev \
-  googletest >"$new/versions"
+dpkg-query -W "${packages[@]}" googletest >"$new/versions"
 
 rm -rf "$root/.deps"
 mv "$new" "$root/.deps"

@@ -6,7 +6,8 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
 
-needed=(g++ cmake ninja-build zlib1g-dev libfmt-dev nlohmann-json3-dev libcli11-dev libxxhash-dev)
+needed=(g++ cmake ninja-build zlib1g-dev libfmt-dev nlohmann-json3-dev libcli11-dev libxxhash-dev
+  libmd4c-dev libmd4c-html0-dev)
 used=(ccache libopenblas-pthread-dev libdnnl-dev libhwloc-dev libopenmpi-dev openmpi-bin)
 # clang-tidy needs omp.h of libomp-dev; sanitizers get function names from llvm's symbolizer.
 tested=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-dev lld llvm clang-format clang-tidy libomp-dev)

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/made_up.h"
 #include "lab/opposites.h"
 #include "lab/sheets/sheet_names.h"

@@ -54,6 +54,7 @@ includes() {
       library("^nlohmann/", "^(src/(core|data|options|profiler|session|lab)/.*\\.cpp$|src/profiler/trace\\.h$|apps/)",
               "sources of core/, data/, options/, profiler/ and lab/, profiler/trace.h, and apps/")
       library("^(zlib|zconf)", "^src/(core|data|lab)/.*\\.cpp$", "sources of core/, data/ and lab/")
+      library("^md4c", "^src/lab/report/.*\\.cpp$", "sources of lab/report/")
       library("^xxhash", "^src/core/.*\\.cpp$", "sources of core/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # system headers

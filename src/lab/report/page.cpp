@@ -1,6 +1,8 @@
 #include "lab/report/page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <md4c-html.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,7 +32,7 @@ nav ul{list-style:none;padding:0;columns:2}#summary ul{font-size:13px;color:#555
 .plots{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),46rem))}
 figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radius:6px;break-inside:avoid}
 .summary{width:100%}.summary td{vertical-align:middle}.summary svg{width:7.5rem;display:block;border-radius:4px}
-.scroll,figure{overflow-x:auto}blockquote{border-left:4px solid #009e73;margin:0;padding:.1rem .8rem}
+.scroll,figure{overflow-x:auto}blockquote p{margin:0}blockquote{border-left:4px solid #009e73;margin:0;padding:.1rem .8rem}
 .invalid{border-color:#d55e00;padding:.3rem .8rem;background:#fdf0e8}
 .sheet img{max-width:100%;background:#fff}
 @media screen{td:first-child{min-width:7em}.summary td:first-child,.sheet td:first-child{min-width:0}
@@ -64,18 +66,22 @@ bool is_unit(std::string_view word) {
   return std::ranges::find(kUnits, word) != kUnits.end();
 }
 
+/// Puts no line break between a number and its unit.
+std::string unbroken(std::string text) {
+  for (std::size_t at = text.find(' '); at != std::string::npos; at = text.find(' ', at + 1)) {
+    if (at == 0 || text[at - 1] < '0' || text[at - 1] > '9') continue;
+    const std::size_t end = text.find_first_of(" ,;:.)(", at + 1);
+    if (is_unit(std::string_view(text).substr(at + 1, end - at - 1))) {
+      text.replace(at, 1, kNoBreak);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string html_text(std::string_view text) {
-  std::string safe = xml_text(text);
-  for (std::size_t at = safe.find(' '); at != std::string::npos; at = safe.find(' ', at + 1)) {
-    if (at == 0 || safe[at - 1] < '0' || safe[at - 1] > '9') continue;
-    const std::size_t end = safe.find_first_of(" ,;:.)(", at + 1);
-    if (is_unit(std::string_view(safe).substr(at + 1, end - at - 1))) {
-      safe.replace(at, 1, kNoBreak);
-    }
-  }
-  return safe;
+  return unbroken(xml_text(text));
 }
 
 std::string html_page(const std::string& title, const std::string& body) {
@@ -91,10 +97,16 @@ std::string plot_file(std::string_view name, std::size_t number) {
 }
 
 std::string markdown_text(std::string_view text) {
+  const auto is_in_word = [&](std::size_t i) {
+    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
+  };
   std::string safe;
-  for (const char each : text) {
-    if (std::string_view("\\<[`*|").find(each) != std::string_view::npos) safe += '\\';
-    safe += each;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins_markup = std::string_view("\\<[`*|&").find(text[i]) != std::string_view::npos;
+    // Within a word it is no markup: i - 1 is past the end for the first letter.
+    const bool emphasizes = text[i] == '_' && !(is_in_word(i - 1) && is_in_word(i + 1));
+    if (begins_markup || emphasizes) safe += '\\';
+    safe += text[i];
   }
   return safe;
 }
@@ -133,157 +145,89 @@ void Page::add(const std::vector<std::string>& sentences, const Findings& findin
 
 namespace {
 
-/// The parts of a line of Markdown that are more than text.
-class InlineMarkdown {
- public:
-  InlineMarkdown(std::string_view text, const Plots& plots, PlotSize size)
-      : text_(text), plots_(plots), size_(size) {}
-
-  std::string html() {
-    std::string out;
-    while (at_ < text_.size()) out += next();
-    return out;
-  }
-
- private:
-  std::string next() {
-    const std::string_view rest = text_.substr(at_);
-    if (rest[0] == '`') return toggle("code", 1, in_code_);
-    if (in_code_) return take(1, rest.substr(0, 1));
-    if (rest[0] == '\\' && rest.size() > 1) return take(2, rest.substr(1, 1));
-    if (rest.starts_with("**")) return toggle("strong", 2, in_strong_);
-    if (rest[0] == '*' && is_emphasis(rest)) return toggle("em", 1, in_emphasis_);
-    if (rest.starts_with("![") || rest[0] == '[') return link(rest);
-    return take(1, rest.substr(0, 1));
-  }
-
-  std::string take(std::size_t count, std::string_view shown) {
-    at_ += count;
-    return std::string(shown);
-  }
-
-  std::string toggle(std::string_view tag, std::size_t count, bool& is_open) {
-    at_ += count;
-    is_open = !is_open;
-    return fmt::format("<{}{}>", is_open ? "" : "/", tag);
-  }
-
-  /// A star between blanks multiplies.
-  [[nodiscard]] bool is_emphasis(std::string_view rest) const {
-    return in_emphasis_ || (rest.size() > 1 && rest[1] != ' ');
-  }
-
-  /// Whether an address leads to a page or a person, and not to a script: it is relative, or says
-  /// so.
-  static bool is_safe(std::string_view address) {
-    const std::size_t colon = address.find_first_of(":/?#");
-    if (colon == std::string_view::npos || address[colon] != ':') return true;
-    const std::string_view scheme = address.substr(0, colon);
-    return scheme == "http" || scheme == "https" || scheme == "mailto";
-  }
-
-  /// "[text](address)", or "![text](file)", a picture.
-  std::string link(std::string_view rest) {
-    const bool is_picture = rest[0] == '!';
-    const std::size_t middle = rest.find("]("), end = rest.find(')', middle);
-    if (middle == std::string_view::npos || end == std::string_view::npos) {
-      return take(1, rest.substr(0, 1));
-    }
-    const std::size_t begin = is_picture ? 2 : 1;
-    const std::string_view text = rest.substr(begin, middle - begin);
-    const std::string_view address = rest.substr(middle + 2, end - middle - 2);
-    if (!is_picture && !is_safe(address)) return take(1, rest.substr(0, 1));
-    at_ += end + 1;
-    const auto plot = plots_.find(address);
-    if (is_picture && plot != plots_.end()) return svg_of(plot->second, size_);
-    return is_picture ? fmt::format(R"(<img src="{}" alt="{}">)", address, text)
-                      : fmt::format(R"(<a href="{}">{}</a>)", address, text);
-  }
-
-  std::string_view text_;
-  const Plots& plots_;
-  PlotSize size_;
-  std::size_t at_ = 0;
-  bool in_code_ = false, in_strong_ = false, in_emphasis_ = false;
-};
-
-std::string inline_html(std::string_view text, const Plots& plots = {},
-                        PlotSize size = PlotSize::kFull) {
-  const std::string safe = html_text(text);
-  return InlineMarkdown(safe, plots, size).html();
+/// Whether an address leads to a page or a person, and not to a script: it is relative, or says so.
+bool is_safe(std::string_view address) {
+  const std::size_t colon = address.find_first_of(":/?#");
+  if (colon == std::string_view::npos || address[colon] != ':') return true;
+  const std::string_view scheme = address.substr(0, colon);
+  return scheme == "http" || scheme == "https" || scheme == "mailto";
 }
 
-std::string row_html(std::string_view line, const char* tag, const Plots& plots) {
-  std::string row = "<tr>";
-  for (const std::string& cell : cells_of(line)) {
-    row += fmt::format("<{0}>{1}</{0}>", tag, inline_html(cell, plots, PlotSize::kThumbnail));
+/// The HTML with tag_of(tag, address) in place of each tag that begins with `opening`, up to an
+/// address.
+template <class TagOf>
+std::string replaced_tags(std::string_view html, std::string_view opening, const TagOf& tag_of) {
+  std::string out;
+  for (std::size_t at = html.find(opening); at != std::string_view::npos; at = html.find(opening)) {
+    const std::string_view tag = html.substr(at, html.find('>', at) + 1 - at);
+    const std::size_t end = tag.find('"', opening.size());
+    out += html.substr(0, at);
+    out += tag_of(tag, tag.substr(opening.size(), end - opening.size()));
+    html.remove_prefix(at + tag.size());
   }
-  return row + "</tr>\n";
+  return out.append(html);
 }
 
-std::string table_html(const std::vector<std::string>& lines, const Plots& plots) {
-  std::string rows;
-  for (std::size_t i = 2; i < lines.size(); ++i) rows += row_html(lines[i], "td", plots);
-  return fmt::format(
-      "<div class=\"scroll\"><table{}><thead>{}</thead><tbody>\n{}</tbody></table></div>\n",
-      lines.front().starts_with("| |") ? " class=\"summary\"" : "",
-      row_html(lines.front(), "th", plots), rows);
+/// What md4c makes of Markdown, without HTML that stands there, and with the plots within.
+std::string html_of_block(const std::string& markdown, const Plots& plots = {},
+                          PlotSize size = PlotSize::kFull) {
+  std::string html;
+  const auto append = [](const MD_CHAR* text, MD_SIZE length, void* to) {
+    static_cast<std::string*>(to)->append(text, length);
+  };
+  md_html(markdown.data(), static_cast<MD_SIZE>(markdown.size()), append, &html,
+          MD_FLAG_TABLES | MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS, 0);
+  html = replaced_tags(html, "<a href=\"", [](std::string_view tag, std::string_view address) {
+    return std::string(is_safe(address) ? tag : "<a>");
+  });
+  return replaced_tags(html, "<img src=\"", [&](std::string_view tag, std::string_view address) {
+    const auto plot = plots.find(address);
+    return plot == plots.end() ? std::string(tag) : svg_of(plot->second, size);
+  });
 }
 
-/// Code between lines of ``` may have a title before them.
-std::string code_html(const std::vector<std::string>& lines) {
-  std::string title, code;
-  bool in_code = false;
-  for (const std::string& line : lines) {
-    if (line == "```") {
-      in_code = !in_code;
-    } else {
-      (in_code ? code : title) += in_code ? xml_text(line) + "\n" : line;
-    }
-  }
-  if (title.empty()) return fmt::format("<pre>{}</pre>\n", code);
-  return fmt::format("<details><summary>{}</summary><pre>{}</pre></details>\n", inline_html(title),
-                     code);
+/// What is in the heading or paragraph that the HTML is.
+std::string inner_html(const std::string& html) {
+  const std::size_t begin = html.find('>') + 1;
+  return html.substr(begin, html.rfind("</") - begin);
 }
 
 std::string block_html(const std::vector<std::string>& lines, const Plots& plots) {
   const std::string& first = lines.front();
-  if (first.starts_with('#')) {
-    const std::size_t depth = std::min<std::size_t>(first.find_first_not_of('#'), 6);
-    return fmt::format("<h{0}>{1}</h{0}>\n", depth, inline_html(first.substr(depth + 1)));
+  const std::string markdown = fmt::format("{}\n", fmt::join(lines, "\n"));
+  if (const std::size_t code = markdown.find("```"); code != std::string::npos) {
+    const std::string html = html_of_block(markdown.substr(code));
+    if (code == 0) return html;  // else a title is above it
+    return fmt::format("<details><summary>{}</summary>{}</details>\n",
+                       inner_html(html_of_block(unbroken(markdown.substr(0, code)))), html);
   }
-  if (first.starts_with('|')) return table_html(lines, plots);
-  if (std::ranges::find(lines, "```") != lines.end()) return code_html(lines);
-  const bool is_list = first.starts_with("- "), is_quote = first.starts_with('>');
-  const bool is_plots = first.starts_with("![") && !plots.empty();
-  std::string text;
-  for (const std::string& line : lines) {
-    const std::size_t mark = is_list && line.starts_with("- ")   ? 2
-                             : is_quote && line.starts_with('>') ? 1
-                                                                 : 0;
-    const std::string part = inline_html(line.substr(mark), plots);
-    text += is_plots    ? fmt::format("<figure>{}</figure>\n", part)
-            : mark == 2 ? fmt::format("<li>{}</li>\n", part)
-                        : part + "\n";
+  if (first.starts_with("![") && !plots.empty()) {
+    std::string figures;
+    for (const std::string& line : lines) {
+      figures += fmt::format("<figure>{}</figure>\n", inner_html(html_of_block(line, plots)));
+    }
+    return fmt::format("<div class=\"plots\">\n{}</div>\n", figures);
   }
-  if (is_plots) return fmt::format("<div class=\"plots\">\n{}</div>\n", text);
-  const std::string_view tag = is_list ? "ul" : is_quote ? "blockquote" : "p";
+  const bool is_table = first.starts_with('|');
+  std::string html =
+      html_of_block(unbroken(markdown), plots, is_table ? PlotSize::kThumbnail : PlotSize::kFull);
+  const auto add_class = [&](std::string_view name) {
+    html.insert(html.find('>'), fmt::format(" class=\"{}\"", name));
+  };
   // A question, or the title of a table: it stays with what is below it.
-  const bool is_title = first.starts_with("**") && lines.back().ends_with("**");
-  const bool is_warning = first.starts_with("> **");
-  return fmt::format("<{0}{2}>{1}</{0}>\n", tag, text,
-                     is_title     ? " class=\"title\""
-                     : is_warning ? " class=\"invalid\""
-                                  : "");
+  if (first.starts_with("**") && lines.back().ends_with("**")) add_class("title");
+  if (first.starts_with("> **")) add_class("invalid");
+  if (first.starts_with("| |")) add_class("summary");
+  return is_table ? fmt::format("<div class=\"scroll\">{}</div>\n", html) : html;
 }
 
 /// As GitHub makes it.
 std::string id_of(std::string_view title) {
   std::string id;
-  for (const char each : title) {
-    if (std::isalnum(static_cast<unsigned char>(each)) != 0) {
-      id += static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
-    } else if (each == ' ' || each == '-') {
+  for (const char c : title) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      id += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    } else if (c == ' ' || c == '-') {
       id += '-';
     }
   }
@@ -299,16 +243,17 @@ std::string section_link(std::string_view title) {
 std::string html_of(const Page& page) {
   std::string links, body;
   for (const std::vector<std::string>& block : blocks_of(page.markdown)) {
+    const std::string html = block_html(block, page.plots);
     const bool is_heading = block.front().starts_with("## ");
     if (is_heading && !body.empty()) body += "</section>\n";
     if (is_heading) {
-      const std::string title = block.front().substr(3), id = id_of(title);
-      links += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", id, inline_html(title));
+      const std::string id = id_of(block.front().substr(3));
+      links += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", id, inner_html(html));
       body += fmt::format("<section id=\"{}\">\n", id);
     } else if (body.empty()) {
       body = "<section>\n";
     }
-    body += block_html(block, page.plots);
+    body += html;
   }
   if (!links.empty()) links = fmt::format("<nav><ul>\n{}</ul></nav>\n", links);
   return html_page(page.title,
@@ -407,12 +352,10 @@ std::string find_page_printer() {
 std::string page_printer() {
   std::string found = find_page_printer();
   if (!found.empty()) return found;
-  fail(
-      ExitCode::kNoDevice,
-      {.what = "--pdf",
-       .why = "neither Chromium nor WeasyPrint is on PATH",
-       .remedy = "install chromium or weasyprint, or leave it out and print the page in .html from "
-                 "a browser"});
+  fail(ExitCode::kNoDevice, {.what = "--pdf",
+                             .why = "neither Chromium nor WeasyPrint is on PATH",
+                             .remedy = "install chromium or weasyprint, or leave it out and print "
+                                       "the page in .html from a browser"});
 }
 
 void print_pdf(const std::filesystem::path& page, const std::filesystem::path& pdf) {

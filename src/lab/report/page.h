@@ -1,5 +1,5 @@
 // Pages: written once, as Markdown with plots, and shown on a terminal or as HTML, without scripts
-// or files from elsewhere, for the screen and for A4. Of Markdown, they and sheets use a part.
+// or files from elsewhere, for the screen and for A4. md4c reads the Markdown.
 #pragma once
 
 #include <filesystem>
@@ -54,9 +54,8 @@ std::vector<std::vector<std::string>> blocks_of(std::string_view markdown);
 /// The cells of a line "| a | b |" of a table, without blanks at their ends.
 std::vector<std::string> cells_of(std::string_view line);
 
-/// The body of a page. Headings, paragraphs, tables, lists without levels, quotes, code between
-/// lines of ```; in all but the last, bold, italic, code, links and pictures. Everything else stays
-/// as it is written.
+/// The body of a page: CommonMark with tables, without HTML of its own. A title right above code
+/// folds it.
 std::string html_of_markdown(std::string_view markdown);
 
 /// Names in templates: {{name}}.
