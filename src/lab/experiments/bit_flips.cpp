@@ -236,20 +236,20 @@ Findings bit_flips_findings(const Results& results) {
     return share_of_flips(results.cases, gauge, holds);
   };
   return FindingsOf(results)
-      .fact(
+      .untimed(
           "verified",
           fmt::format("--verify-every 1 finds {} of the flips. Running their step again finds {}, "
                       "comparing the ranks' states after the next one {}.",
                       share("every"), share("again"), share("later")))
-      .fact("others",
-            fmt::format("The norm of the gradients finds {}, a sum of the weights {}, the "
-                        "loss {}, even beside those of the same run without the flip.",
-                        share("norm"), share("sum"), share("loss")))
-      .fact("harmless",
-            fmt::format("After 200 steps {} have changed the loss by less than 1 %, and {} have "
-                        "doubled it, or ended the run.",
-                        share("change", is_harmless),
-                        share("change", [](double change) { return change >= 1; })))
+      .untimed("others",
+               fmt::format("The norm of the gradients finds {}, a sum of the weights {}, the "
+                           "loss {}, even beside those of the same run without the flip.",
+                           share("norm"), share("sum"), share("loss")))
+      .untimed("harmless",
+               fmt::format("After 200 steps {} have changed the loss by less than 1 %, and {} have "
+                           "doubled it, or ended the run.",
+                           share("change", is_harmless),
+                           share("change", [](double change) { return change >= 1; })))
       .table("Flipped bits of two ranks: which are found",
              {{"case", "a bit of"},
               {"flips",
