@@ -1,6 +1,5 @@
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -132,9 +131,8 @@ class DeviceOfRank final : public Place {
     if (ranks_.size() == 1 || !job_.is_first()) return "";
     check_all_ranks(config, kind_, dataset, ranks_.size());
     return fmt::format(
-        "The programs of all {} ranks, checked together: in every group they have the "
-        "same collectives in the same order, and no rank can wait for itself through "
-        "others.\n",
+        "The programs of all {} ranks, checked together: in every group they have the same "
+        "collectives in the same order, and no rank can wait for itself through others.\n",
         ranks_.size());
   }
 

@@ -611,7 +611,7 @@ namespace {
 
 /// For a classifier: the number of samples, over all ranks, whose class differs from that in
 /// `first`.
-std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evaluation& other,
+std::optional<std::int64_t> classes_changed(const Evaluation& first, const Evaluation& other,
                                             Group* ranks) {
   if (!first.total.accuracy) return std::nullopt;
   std::int64_t mine = 0;
@@ -638,7 +638,7 @@ Evaluation Session::evaluate(MetricsLog* metrics, const Evaluation* first) {
     };
     evaluation = evaluator.run(*config_.training.warmup, on_batch);
     evaluation.precision = precision;
-    if (first != nullptr) evaluation.changed = answers_changed(*first, evaluation, job_.ranks());
+    if (first != nullptr) evaluation.changed = classes_changed(*first, evaluation, job_.ranks());
     job_.enter(Activity::kEnd);
     if (job_.ranks() != nullptr) {
       for (const EvaluatedBatch& batch : evaluation.batches) write(batch);

@@ -8,7 +8,6 @@
 #include "core/index.h"
 #include "core/program.h"
 #include "core/random.h"
-#include "train/stage_exchanges.h"
 
 namespace barestep {
 namespace {

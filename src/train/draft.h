@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -411,6 +410,8 @@ class Draft {
   }
 
  private:
+  class Update;
+
   /// What a device has of the model.
   struct Placed {
     LayerRange layers;
@@ -464,37 +465,6 @@ class Draft {
   void add_jitter();
   void add_step_number();
   void take_scaling();
-  /// What a device updates; `tensors` are of the whole flat buffers, without gradients.
-  struct DeviceUpdate {
-    OptimizerState state;
-    UpdateTensors tensors;
-    std::vector<UpdatedPart> parts;
-  };
-  [[nodiscard]] DeviceUpdate update_of(int device, const UpdateOptions& options);
-  [[nodiscard]] UpdatedPart whole_part(int device, const UpdateTensors& whole);
-  /// The tensors of the update, without the optimizer's own memory.
-  [[nodiscard]] UpdateTensors update_tensors(int device = 0);
-  OptimizerState optimizer(int device = 0,
-                           const std::optional<std::vector<FlatRange>>& ranges = {});
-  void update_from_factors(const UpdateOptions& options);
-  Tensor add_clip_factor(const Tensor& squares);
-  void add_update(DeviceOp op, const std::string& block = "", int device = 0);
-  /// Adds up a number of all ranks that share a copy of the model.
-  void add_up_over_model(const Tensor& number, const char* name);
-  /// The ranges of the flat buffers whose parameters are cut among tensor ranks.
-  [[nodiscard]] std::vector<FlatRange> counted_ranges(const FlatRange& within, int device);
-  /// The squares of a device's gradients, counted once over the ranks of a copy of the model.
-  void add_squares_of_copy(const Tensor& out, const DeviceUpdate& update, int device);
-  /// Before the step: checks the gradients that this process uses, by device.
-  void find_inf(std::span<const DeviceUpdate> updates, const UpdateOptions& options);
-  /// After the step.
-  void update_scale();
-  Tensor add_squares(std::span<const DeviceUpdate> updates, const UpdateOptions& options);
-  /// One number of each device in a row on device 0.
-  Tensor gather_numbers(const char* name, const std::vector<Tensor>& by_device);
-  /// One number for each Linear, computed from Gram matrices of its factors, which share their
-  /// memory.
-  Tensor add_squares_of(const std::function<Factors(int linear)>& factors);
 
   StepKind kind_;
   Buffers& buffers_;
@@ -515,6 +485,11 @@ class Draft {
   std::vector<KeptBuffer> kept_{};
   std::map<std::pair<BufferId, int>, Tensor> copies_{};  // by original and device
 };
+
+/// The exchanges of a stage with its neighbors, where stages are ranks: hooks that add a
+/// SendReceive wherever exchanges_of_stage() has an exchange. `of_stages` are the passes of all
+/// stages. The draft must outlive the hooks.
+StageHooks stage_exchanges(Draft& draft, const std::vector<PassSchedule>& of_stages);
 
 /// Rejects `--update fused`. Throws Error(kConfiguration).
 [[noreturn]] void refuse_fused_update(const char* why);

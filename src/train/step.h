@@ -5,8 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/config.h"

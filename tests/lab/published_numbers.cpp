@@ -17,7 +17,7 @@
 #include "core/rank_checker.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/schedule_check.h"
 #include "lab/predict/simulator.h"

@@ -16,7 +16,6 @@
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/rank_run.h"
-#include "support/sanitized.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"

@@ -69,10 +69,9 @@ TEST(EvaluationLine, HasAccuracyForClassifiersOnly) {
   report.accuracy.reset();
   report.r2 = 0.75;
   report.mean_absolute_error = 0.5;
-  EXPECT_EQ(
-      evaluation_line(report),
-      "Epoch 1/5 | Test loss: 0.301200 | Test R2: 0.7500 | Test mean absolute error: 0.500000 | "
-      "2000 samples in 0.01230s");
+  EXPECT_EQ(evaluation_line(report),
+            "Epoch 1/5 | Test loss: 0.301200 | Test R2: 0.7500 | Test mean absolute error: "
+            "0.500000 | 2000 samples in 0.01230s");
   report.r2.reset();
   report.mean_absolute_error.reset();
   report.epochs = 0;

@@ -1,5 +1,4 @@
 // --update auto that measures: the first steps try both ways to update, which have the same bits.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

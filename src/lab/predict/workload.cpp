@@ -8,7 +8,6 @@
 #include "core/index.h"
 #include "core/plan.h"
 #include "options/options.h"
-#include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "train/memory_check.h"

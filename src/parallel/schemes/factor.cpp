@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <string>
 
 #include "core/error.h"
 #include "core/index.h"
-#include "core/operands.h"
 #include "parallel/schemes/other_schemes.h"
 
 namespace barestep {
