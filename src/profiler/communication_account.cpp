@@ -122,12 +122,14 @@ std::string exchange_text(const StepPrograms& programs) {
       text += fmt::format(" by {} {} ranks", spec.mesh.size_of(axis), name_of(axis));
     }
     if (axis == Axis::kTensor || axis == Axis::kPipeline) continue;
-    text += spec.staleness > 0            ? " beside the next step"
+    text += spec.update.staleness > 0     ? " beside the next step"
             : messages.is_beside_backward ? " while backward goes on"
                                           : " after backward";
   }
   if (text.empty()) return "nothing but the loss";
-  return spec.sync_every > 1 ? fmt::format("{}, every {} steps", text, spec.sync_every) : text;
+  return spec.update.sync_every > 1
+             ? fmt::format("{}, every {} steps", text, spec.update.sync_every)
+             : text;
 }
 
 namespace {

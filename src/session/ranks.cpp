@@ -306,7 +306,7 @@ class DeviceOfRank final : public Place {
     const Ddp ddp(ddp_settings_of(config));
     StepSpec with_gradients = spec;
     with_gradients.model.stores_gradients = true;
-    with_gradients.tries_updates = false;
+    with_gradients.update.tries_both = false;
     const StepPrograms with_ddp(with_gradients, &ddp);
     const auto sent = [&](const StepPrograms& each) {
       return human_bytes(bytes_sent(each.train().program, spec.mesh));

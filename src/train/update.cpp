@@ -20,9 +20,9 @@ class Draft::Update {
     for (int device = 0; device <= draft_.loss_device(); ++device) {
       updates.push_back(of_device(device));
     }
-    if (spec_.loss_scale) find_inf(updates);
+    if (spec_.update.loss_scale) find_inf(updates);
     std::optional<Tensor> factor;
-    if (spec_.clip_norm) {
+    if (spec_.update.clip_norm) {
       std::vector<OfDevice> normed = updates;
       if (options_.norm_is_of_all) normed[0].parts = {whole_part(0, normed[0].tensors)};
       factor = add_clip_factor(add_squares(normed));
@@ -40,13 +40,13 @@ class Draft::Update {
         add_op(state.step(used, i), "", device);
       }
     }
-    if (spec_.loss_scale) update_scale();
+    if (spec_.update.loss_scale) update_scale();
   }
 
   BufferId add_late() {
     BARESTEP_REQUIRE(spec_.stages_here() == 1, "one device has all stages that are here");
     std::vector<BufferId> kept;  // the newest first
-    for (std::int64_t age = 1; age <= spec_.staleness; ++age) {
+    for (std::int64_t age = 1; age <= spec_.update.staleness; ++age) {
       const std::string name = "delayed_gradients." + std::to_string(age);
       kept.push_back(draft_.keep(name.c_str(), Category::kGradients, {.prefix = name + "."}));
     }
@@ -67,7 +67,8 @@ class Draft::Update {
   }
 
   [[nodiscard]] Op whole() {
-    BARESTEP_REQUIRE(!spec_.loss_scale, "all gradients are looked at before the first is used");
+    BARESTEP_REQUIRE(!spec_.update.loss_scale,
+                     "all gradients are looked at before the first is used");
     UpdateTensors tensors = update_tensors();
     tensors.gradients =
         draft_.parameters_.flat(draft_.require_gradients(), spec_.model.gradient_type());
@@ -122,20 +123,20 @@ class Draft::Update {
 
   OptimizerState optimizer(int device = 0,
                            const std::optional<std::vector<FlatRange>>& ranges = {}) {
-    OptimizerState optimizer(buffers_, spec_.optimizer, draft_.placed(device).parameters, device,
-                             ranges);
+    OptimizerState optimizer(buffers_, spec_.update.optimizer, draft_.placed(device).parameters,
+                             device, ranges);
     draft_.optimizer_state_[device] = optimizer.buffers();
     return optimizer;
   }
 
   void add_from_factors() {
-    BARESTEP_REQUIRE(!spec_.loss_scale, "loss scaling looks at stored gradients");
+    BARESTEP_REQUIRE(!spec_.update.loss_scale, "loss scaling looks at stored gradients");
     const auto factors_of = [&](int linear) {
       return options_.factors ? options_.factors(linear) : draft_.factors(linear);
     };
     const OptimizerState state = optimizer();
     UpdateTensors used = update_tensors();
-    if (spec_.clip_norm) {
+    if (spec_.update.clip_norm) {
       BARESTEP_REQUIRE(spec_.model.numbers == DType::kF32,
                        "factors give the norm of gradients that are not yet rounded");
       used.clip = add_clip_factor(add_squares_of(factors_of));
@@ -150,7 +151,7 @@ class Draft::Update {
 
   Tensor add_clip_factor(const Tensor& squares) {
     const Tensor factor = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
-    add_op(ClipFactor{.factor = factor, .squares = squares, .max_norm = *spec_.clip_norm});
+    add_op(ClipFactor{.factor = factor, .squares = squares, .max_norm = *spec_.update.clip_norm});
     return factor;
   }
 
@@ -199,8 +200,8 @@ class Draft::Update {
     const ScalingState& scaling = *draft_.tensors().scaling;
     add_op(UpdateLossScale{.state = scaling.numbers,
                            .good_steps = scaling.good_steps,
-                           .window = spec_.loss_scale->window,
-                           .fixed = !spec_.loss_scale->dynamic});
+                           .window = spec_.update.loss_scale->window,
+                           .fixed = !spec_.update.loss_scale->dynamic});
     add_op(Copy{.to = draft_.tensors().scaling_host->bytes, .from = scaling.bytes});
   }
 

@@ -66,8 +66,8 @@ constexpr int kLayers = 3;  // in rank_config()
 /// 10 rows per micro-step; files leave a smaller last batch.
 StepSpec spec_of_data(const TrainConfig& config, DataKind data, int rank, int ranks) {
   StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks);
-  spec.data = data;
-  if (data != DataKind::kRandn) spec.train_rows = 7 + 4 * spec.step_rows();
+  spec.input.data = data;
+  if (data != DataKind::kRandn) spec.input.train_rows = 7 + 4 * spec.step_rows();
   return spec;
 }
 
