@@ -160,10 +160,9 @@ TEST(RequireMemory, CountsBatchesAheadAndAsksForFewer) {
 
 /// GPUs' own memory holds none of it.
 TEST(RequireMemory, CountsBatchesAheadOfGpusInTheHostsMemory) {
-  const StepPrograms programs({.model = {.widths = {6, 4}},
-                               .data = DataKind::kIdx,
-                               .train_rows = 1'000'000,
-                               .workers_ahead = 1'000});
+  const StepPrograms programs(
+      {.model = {.widths = {6, 4}},
+       .input = {.data = DataKind::kIdx, .train_rows = 1'000'000, .workers_ahead = 1'000}});
   const MemoryPlan plan(programs.buffers());
   ASSERT_GT(plan.pinned_bytes(0), 1'000 * 64 * (6 + 4) * 4);
   require_memory(programs, plan.device_bytes(0), DeviceKind::kCuda, "cuda:0");
