@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -320,10 +319,9 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
       [&](const RawValue& given) {
         options.fail_above = real_number(given, {.low = 0, .with_low = true, .end = 1e6}) / 100;
       }));
-  explains.add(
-      machine_option(options.machine,
-                     "if the model is an MLP: the machine to predict it for, a card's file "
-                     "or name (that of the GPU in the trace)"));
+  explains.add(machine_option(options.machine,
+                              "if the model is an MLP: the machine to predict it for, a card's "
+                              "file or name (that of the GPU in the trace)"));
 }
 
 /// Examines a schedule, or writes a built-in one to begin with.

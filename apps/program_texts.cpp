@@ -241,8 +241,7 @@ std::string man_page(const ProgramText& text) {
   const std::string& name = text.program;
   std::string page = fmt::format(
       ".TH {} 1 \"\" \"barestep {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.B "
-      "{}\n{}"
-      "[options]\n.SH DESCRIPTION\n{}\n",
+      "{}\n{}[options]\n.SH DESCRIPTION\n{}\n",
       man_text(in_capitals(name)), man_text(text.version), man_text(name),
       man_text(text.self.description.substr(0, text.self.description.find_first_of(".,"))),
       man_text(name), text.commands.empty() ? "" : "COMMAND ", man_text(text.self.description));

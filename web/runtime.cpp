@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/host.h"
-#include "core/real_number.h"
+#include "core/units.h"
 
 // The page's: throws a JavaScript exception with this text.
 extern "C" [[clang::import_module("page"), clang::import_name("refuse"), noreturn]] void refuse(

@@ -2,7 +2,6 @@
 // or loses power.
 #pragma once
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>

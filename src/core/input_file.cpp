@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <glob.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
@@ -141,13 +142,30 @@ std::vector<std::string> installed_names(const std::filesystem::path& folder,
   return names;
 }
 
-void require_installed(const char* what, const std::string& asked,
-                       const std::filesystem::path& folder, std::span<const std::string> names) {
-  if (!names.empty()) return;
-  fail(ExitCode::kNoInput, {.what = what,
-                            .value = asked,
-                            .why = "there is no folder '" + folder.string() + "'",
-                            .remedy = "install barestep again, or give a file"});
+std::filesystem::path given_or_installed(const char* what, const std::string& name_or_file,
+                                         const std::filesystem::path& folder,
+                                         std::span<const std::string> names,
+                                         const std::string& ending) {
+  if (name_or_file.ends_with(ending)) return name_or_file;
+  if (std::ranges::find(names, name_or_file) != names.end()) {
+    return folder / (name_or_file + ending);
+  }
+  if (names.empty()) {
+    fail(ExitCode::kNoInput, {.what = what,
+                              .value = name_or_file,
+                              .why = "there is no folder '" + folder.string() + "'",
+                              .remedy = "install barestep again, or give a file"});
+  }
+  const std::string_view near =
+      nearest(name_or_file, std::vector<std::string_view>(names.begin(), names.end()));
+  fail(ExitCode::kUsage,
+       {.what = what,
+        .value = name_or_file,
+        .why = fmt::format("no {} has this name", what),
+        .remedy =
+            near.empty()
+                ? fmt::format("name one of {}, or a file in {}", fmt::join(names, ", "), ending)
+                : fmt::format("did you mean '{}'? a file's name ends in {}", near, ending)});
 }
 
 std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern) {

@@ -72,10 +72,13 @@ std::filesystem::path installed_file(const std::filesystem::path& source_folder,
 std::vector<std::string> installed_names(const std::filesystem::path& folder,
                                          std::string_view ending);
 
-/// Throws Error(kNoInput), about the `what` that was asked for, if the folder of its kind is
-/// missing and so has no names.
-void require_installed(const char* what, const std::string& asked,
-                       const std::filesystem::path& folder, std::span<const std::string> names);
+/// A file whose name ends so, or else the one of this name in a folder that is installed, which has
+/// these `names`. Throws Error: kUsage, with the nearest name, if it has none such; kNoInput if it
+/// is not there.
+std::filesystem::path given_or_installed(const char* what, const std::string& name_or_file,
+                                         const std::filesystem::path& folder,
+                                         std::span<const std::string> names,
+                                         const std::string& ending);
 
 /// Size and XXH3-128 (hexadecimal) of a file's bytes, "47040016 bytes, hash 0a1b...". From a file
 /// above 64 MiB, only 64 pieces of 1 MiB are hashed: evenly spread, including the first and the

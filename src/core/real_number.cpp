@@ -1,4 +1,5 @@
-#include "core/real_number.h"
+// A file of its own, since a page in the browser has another: its library reads no real numbers.
+#include "core/units.h"
 
 namespace barestep {
 

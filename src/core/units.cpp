@@ -7,12 +7,10 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <string>
 
 #include "core/error.h"
-#include "core/real_number.h"
 
 namespace barestep {
 namespace {

@@ -2,6 +2,7 @@
 // user sets.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -60,5 +61,12 @@ std::string duration_text(double seconds);
 /// larger than 2^63 - 1.
 std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what);
 std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view what);
+
+/// Reads the number at the start of `text` into `number`, as std::from_chars does: without blanks,
+/// a plus sign or hexadecimal digits before it, whatever the locale. Returns where it ends and the
+/// error; `number` changes only without one. A seam: not every standard library has std::from_chars
+/// for real numbers.
+std::from_chars_result read_real(std::string_view text, double& number,
+                                 std::chars_format format = std::chars_format::general);
 
 }  // namespace barestep

@@ -4,7 +4,6 @@
 // PyTorch 1.13's CPU kernels do, so results can be compared bit by bit.
 #pragma once
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>

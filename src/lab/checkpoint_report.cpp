@@ -107,10 +107,10 @@ CheckpointReport report_on_checkpoint(const std::filesystem::path& path) {
   }
   TextTable table({"tensors", ">count", "type", ">numbers", ">size", "checksums"});
   std::int64_t bytes = 0;
-  for (const TensorGroup& each : groups_of(file, report.damaged)) {
-    table.add_row({each.name, grouped(each.tensors), each.dtype, grouped(each.numbers),
-                   human_bytes(each.bytes), each.is_whole ? "right" : "WRONG"});
-    bytes += each.bytes;
+  for (const TensorGroup& group : groups_of(file, report.damaged)) {
+    table.add_row({group.name, grouped(group.tensors), group.dtype, grouped(group.numbers),
+                   human_bytes(group.bytes), group.is_whole ? "right" : "WRONG"});
+    bytes += group.bytes;
   }
   report.text += fmt::format("\n  {} of tensors\n{}", human_bytes(bytes), table.text(4));
   return report;

@@ -40,8 +40,9 @@ namespace {
 /// must run. Each is requested once, however often it is named.
 std::vector<const Experiment*> experiments_named(const std::vector<std::string>& names) {
   std::vector<const Experiment*> requested;
-  const auto add = [&](const Experiment& each) {
-    if (std::ranges::find(requested, &each) == requested.end()) requested.push_back(&each);
+  const auto add = [&](const Experiment& experiment) {
+    if (std::ranges::find(requested, &experiment) == requested.end())
+      requested.push_back(&experiment);
   };
   const bool has_mpirun = !find_on_path("mpirun").empty();
   for (const std::string& name : names) {
@@ -49,13 +50,13 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
       add(experiment_of(name));
       continue;
     }
-    for (const Experiment& each : experiments()) {
-      if (each.needs_pytorch()) continue;
-      if (!each.needs_mpi() || has_mpirun) {
-        add(each);
+    for (const Experiment& experiment : experiments()) {
+      if (experiment.needs_pytorch()) continue;
+      if (!experiment.needs_mpi() || has_mpirun) {
+        add(experiment);
       } else {
-        print_note("mlp_lab",
-                   fmt::format("{} is left out, since there is no mpirun on PATH", each.name));
+        print_note("mlp_lab", fmt::format("{} is left out, since there is no mpirun on PATH",
+                                          experiment.name));
       }
     }
   }
@@ -77,7 +78,7 @@ void end_progress() {
   if (::isatty(STDERR_FILENO) == 1) print_to_stderr("\r\x1b[K");
 }
 
-void print_answers(const Report& report, const std::vector<const Experiment*>& requested) {
+void print_findings(const Report& report, const std::vector<const Experiment*>& requested) {
   for (const ReportSection& section : report.sections) {
     if (std::ranges::find(requested, section.experiment) == requested.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
@@ -166,7 +167,8 @@ void require_card_output(const std::filesystem::path& output,
 
 void list_experiments() {
   TextTable table({"experiment", "question"});
-  for (const Experiment& each : experiments()) table.add_row({each.name, each.question});
+  for (const Experiment& experiment : experiments())
+    table.add_row({experiment.name, experiment.question});
   print_now(table.text());
 }
 
@@ -204,16 +206,16 @@ void require_pytorch(const StudyOptions& options) {
 /// Measures the parts of these experiments that the study in `output` lacks, and writes its report.
 Report measured_report(const StudyOptions& options,
                        const std::vector<const Experiment*>& requested) {
-  for (const Experiment* each : requested) {
-    if (each->needs_mpi()) path_of_mpirun();
-    if (each->needs_pytorch()) require_pytorch(options);
+  for (const Experiment* experiment : requested) {
+    if (experiment->needs_mpi()) path_of_mpirun();
+    if (experiment->needs_pytorch()) require_pytorch(options);
   }
   Study study(options.output, identity_of(options), options.starts);
   require_memory(study, requested, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_program(), options.python);
-  const bool measures = std::ranges::any_of(requested, [&](const Experiment* each) {
-    return std::ranges::any_of(each->cases(study.setting()),
+  const bool measures = std::ranges::any_of(requested, [&](const Experiment* experiment) {
+    return std::ranges::any_of(experiment->cases(study.setting()),
                                [](const Case& what) { return what.made == nullptr; });
   });
   if (!options.card.empty()) {
@@ -238,7 +240,7 @@ void run_study(const StudyOptions& options) {
   if (options.with_pytorch) names.emplace_back("pytorch");
   const std::vector<const Experiment*> requested = experiments_named(names);
   const Report report = measured_report(options, requested);
-  print_answers(report, requested);
+  print_findings(report, requested);
   print_prediction(report);
   show(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
 }
@@ -250,8 +252,8 @@ std::string filled_sheet(const SheetOptions& options, const Sheet& sheet) {
   const MachineCard gpus = load_card(options.machine);
   const std::vector<const Experiment*> requested = experiments_of(sheet);
   Report report = requested.empty() ? Report{} : measured_report(options.study, requested);
-  std::erase_if(report.sections, [&](const ReportSection& each) {
-    return std::ranges::find(requested, each.experiment) == requested.end();
+  std::erase_if(report.sections, [&](const ReportSection& section) {
+    return std::ranges::find(requested, section.experiment) == requested.end();
   });
   return markdown_of(sheet, SheetRuns(report, gpus),
                      options.key ? SheetCopy::kKey : SheetCopy::kFilled);
@@ -318,8 +320,7 @@ void print_amdahl(double serial, const std::vector<int>& ranks) {
                                 : "More ranks are always faster.";
   print_now(
       fmt::format("Calculated, by Amdahl's law: speed-up = 1 / (s + (1 - s) / n), where s, the "
-                  "serial share, is "
-                  "{}.\n{}{}\n",
+                  "serial share, is {}.\n{}{}\n",
                   chosen_percent(serial), table.text(2), limit));
 }
 
@@ -376,7 +377,7 @@ void predict(const PredictOptions& options, const Run& asked) {
     return;
   }
   TextTable rates({"rate", ">value", "source"});
-  for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
+  for (const StatedRate& rate : card.stated) rates.add_row({rate.name, rate.value, rate.source});
   print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));
 }
 

@@ -44,8 +44,11 @@ std::optional<std::string> line_of(const std::filesystem::path& file) {
   return line;
 }
 
-Diagnosis amiss(Diagnosis found, Health health, std::string cost, std::string remedy) {
-  found.health = health;
+/// What is found, with its cost and remedy unless it is good.
+Diagnosis judged(Diagnosis found, bool is_good, Health otherwise, std::string cost,
+                 std::string remedy) {
+  if (is_good) return found;
+  found.health = otherwise;
   found.cost = std::move(cost);
   found.remedy = std::move(remedy);
   return found;
@@ -54,8 +57,8 @@ Diagnosis amiss(Diagnosis found, Health health, std::string cost, std::string re
 /// What is `there`, a version or a path, or else `absent`.
 Diagnosis of_part(const char* what, const std::string& there, const char* absent, const char* cost,
                   const char* remedy) {
-  if (!there.empty()) return {.what = what, .is = there};
-  return amiss({.what = what, .is = absent}, Health::kMissing, cost, remedy);
+  return judged({.what = what, .is = there.empty() ? absent : there}, !there.empty(),
+                Health::kMissing, cost, remedy);
 }
 
 Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root) {
@@ -67,21 +70,19 @@ Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root)
   if (online) cores.is += fmt::format("; the machine's are {}", *online);
   if (!quota) return cores;
   cores.is += fmt::format("; a quota of {:g}", *quota);
-  if (*quota >= allowed) return cores;
-  return amiss(std::move(cores), Health::kLimited,
-               "a program that uses more is stopped for the rest of a period of 100 ms, so steps "
-               "differ in length",
-               fmt::format("start the container with --cpuset-cpus instead of --cpus, or with "
-                           "--cpus {}",
-                           allowed));
+  return judged(std::move(cores), *quota >= allowed, Health::kLimited,
+                "a program that uses more is stopped for the rest of a period of 100 ms, so steps "
+                "differ in length",
+                fmt::format("start the container with --cpuset-cpus instead of --cpus, or with "
+                            "--cpus {}",
+                            allowed));
 }
 
 Diagnosis of_others(const MachineFacts& facts) {
-  Diagnosis found{.what = "other programs", .is = facts.others.text()};
-  if (!facts.others.disturb()) return found;
-  return amiss(std::move(found), Health::kLimited,
-               "runs wait for cores, so times differ, and mlp_lab concludes little from them",
-               "end these programs; mlp_lab run --wait-quiet waits until they end");
+  return judged({.what = "other programs", .is = facts.others.text()}, !facts.others.disturb(),
+                Health::kLimited,
+                "runs wait for cores, so times differ, and mlp_lab concludes little from them",
+                "end these programs; mlp_lab run --wait-quiet waits until they end");
 }
 
 Diagnosis of_memory(const MachineFacts& facts, const std::filesystem::path& root) {
@@ -90,10 +91,9 @@ Diagnosis of_memory(const MachineFacts& facts, const std::filesystem::path& root
                   .is = fmt::format("{} free of {}", human_bytes(memory.free_bytes),
                                     human_bytes(memory.total_bytes)),
                   .is_needed = true};
-  if (memory.free_bytes >= facts.needed_bytes) return found;
-  return amiss(std::move(found), Health::kMissing,
-               fmt::format("mlp_single without options needs {}", human_bytes(facts.needed_bytes)),
-               "end other programs, raise the container's --memory, or give a smaller --dim");
+  return judged(std::move(found), memory.free_bytes >= facts.needed_bytes, Health::kMissing,
+                fmt::format("mlp_single without options needs {}", human_bytes(facts.needed_bytes)),
+                "end other programs, raise the container's --memory, or give a smaller --dim");
 }
 
 Diagnosis of_gpus(const MachineFacts& facts) {
@@ -113,10 +113,11 @@ Diagnosis of_nccl(const MachineFacts& facts) {
 
 /// Only where there is a GPU.
 Diagnosis of_cupti(const MachineFacts& facts) {
-  if (!facts.cupti.empty()) return {.what = "CUPTI", .is = facts.cupti};
-  return amiss({.what = "CUPTI", .is = facts.why_no_cupti}, Health::kLimited,
-               "--profile takes times from CUDA events, which contain the launches between kernels",
-               "install CUDA 13.0 Update 1 or newer, or name libcupti.so in BARESTEP_CUPTI");
+  const bool has_it = !facts.cupti.empty();
+  return judged(
+      {.what = "CUPTI", .is = has_it ? facts.cupti : facts.why_no_cupti}, has_it, Health::kLimited,
+      "--profile takes times from CUDA events, which contain the launches between kernels",
+      "install CUDA 13.0 Update 1 or newer, or name libcupti.so in BARESTEP_CUPTI");
 }
 
 Diagnosis of_mpi(const MachineFacts& facts) {
@@ -136,20 +137,19 @@ Diagnosis of_shared_memory(const MachineFacts& facts) {
   Diagnosis found{.what = "/dev/shm",
                   .is = facts.shared_memory_bytes > 0 ? human_bytes(facts.shared_memory_bytes)
                                                       : "there is none"};
-  if (facts.shared_memory_bytes >= kGoodSharedMemory) return found;
-  return amiss(std::move(found), Health::kLimited,
-               "ranks on this host that exchange through it may fail: NCCL's and Open MPI's "
-               "buffers are there",
-               "start the container with --shm-size 1g");
+  return judged(std::move(found), facts.shared_memory_bytes >= kGoodSharedMemory, Health::kLimited,
+                "ranks on this host that exchange through it may fail: NCCL's and Open MPI's "
+                "buffers are there",
+                "start the container with --shm-size 1g");
 }
 
 Diagnosis of_open_files(const MachineFacts& facts) {
-  Diagnosis found{.what = "open files", .is = fmt::format("{}", facts.files.now)};
-  if (facts.files.now == 0) found.is = "not reported";
-  if (facts.files.now == 0 || facts.files.now >= kGoodOpenFiles) return found;
-  return amiss(std::move(found), Health::kLimited, "jobs of many ranks fail to connect them",
-               fmt::format("ulimit -Hn {} as root, or --ulimit nofile={} for a container",
-                           kGoodOpenFiles, kGoodOpenFiles));
+  const std::uint64_t now = facts.files.now;
+  return judged({.what = "open files", .is = now == 0 ? "not reported" : fmt::format("{}", now)},
+                now == 0 || now >= kGoodOpenFiles, Health::kLimited,
+                "jobs of many ranks fail to connect them",
+                fmt::format("ulimit -Hn {} as root, or --ulimit nofile={} for a container",
+                            kGoodOpenFiles, kGoodOpenFiles));
 }
 
 /// "always [madvise] never"
@@ -160,37 +160,32 @@ Diagnosis of_huge_pages(const std::filesystem::path& root) {
   const std::size_t begin = line->find('['), end = line->find(']');
   if (begin == std::string::npos || end == std::string::npos || end < begin) return found;
   found.is = line->substr(begin + 1, end - begin - 1);
-  if (found.is != "never") return found;
-  return amiss(std::move(found), Health::kLimited,
-               "arrays are in pages of 4 KiB, so products of large matrices wait for addresses to "
-               "be translated",
-               "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root");
+  const bool is_good = found.is != "never";
+  return judged(std::move(found), is_good, Health::kLimited,
+                "arrays are in pages of 4 KiB, so products of large matrices wait for addresses to "
+                "be translated",
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root");
 }
 
 Diagnosis of_governor(const std::filesystem::path& root) {
-  Diagnosis found{.what = "frequency governor", .is = "not reported"};
   const auto governor = frequency_governor(root);
-  if (!governor) return found;
-  found.is = *governor;
-  if (*governor == kSteadyGovernor) return found;
-  return amiss(std::move(found), Health::kLimited,
-               "cores change their clock rate between steps, so times differ",
-               "cpupower frequency-set --governor performance as root");
+  return judged({.what = "frequency governor", .is = governor.value_or("not reported")},
+                governor.value_or(std::string(kSteadyGovernor)) == kSteadyGovernor,
+                Health::kLimited, "cores change their clock rate between steps, so times differ",
+                "cpupower frequency-set --governor performance as root");
 }
 
 Diagnosis of_clock(const std::filesystem::path& root) {
-  Diagnosis found{.what = "clock source", .is = "not reported"};
   const auto line =
       line_of(root / "sys/devices/system/clocksource/clocksource0/current_clocksource");
-  if (!line) return found;
-  found.is = *line;
   // These are read without a system call (clock_gettime in the vDSO).
   static constexpr std::string_view kFast[] = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page",
                                                "arch_sys_counter"};
-  if (std::ranges::find(kFast, *line) != std::end(kFast)) return found;
-  return amiss(std::move(found), Health::kLimited,
-               "each reading of the clock is a system call, which lengthens profiled steps",
-               "boot with clocksource=tsc if the CPU's counter is reliable");
+  const bool is_fast = !line || std::ranges::find(kFast, *line) != std::end(kFast);
+  return judged({.what = "clock source", .is = line.value_or("not reported")}, is_fast,
+                Health::kLimited,
+                "each reading of the clock is a system call, which lengthens profiled steps",
+                "boot with clocksource=tsc if the CPU's counter is reliable");
 }
 
 Diagnosis of_printer(const MachineFacts& facts) {
@@ -207,16 +202,16 @@ Diagnosis of_page(const MachineFacts& facts) {
 }
 
 Diagnosis of_weights(const MachineFacts& facts) {
-  Diagnosis found{.what = "same bits",
-                  .is = fmt::format("{} end with the weights of every machine",
-                                    counted(facts.compared_runs, "run"))};
-  if (facts.other_weights.empty()) return found;
-  found.is = fmt::format("of {}, {} with other weights: {}", counted(facts.compared_runs, "run"),
-                         facts.other_weights.size() == 1 ? "one ends" : "some end",
-                         fmt::join(facts.other_weights, "; "));
-  return amiss(std::move(found), Health::kLimited,
-               "runs here and on other machines differ in the last bits",
-               "see docs/same-bits.md for what the same bits need");
+  const std::vector<std::string>& others = facts.other_weights;
+  const std::string runs = counted(facts.compared_runs, "run");
+  return judged(
+      {.what = "same bits",
+       .is = others.empty() ? fmt::format("{} end with the weights of every machine", runs)
+                            : fmt::format("of {}, {} with other weights: {}", runs,
+                                          others.size() == 1 ? "one ends" : "some end",
+                                          fmt::join(others, "; "))},
+      others.empty(), Health::kLimited, "runs here and on other machines differ in the last bits",
+      "see docs/same-bits.md for what the same bits need");
 }
 
 }  // namespace
@@ -276,10 +271,11 @@ std::vector<Diagnosis> diagnoses(const MachineFacts& facts, const std::filesyste
     all.push_back(of_nccl(facts));
     all.push_back(of_cupti(facts));
   }
-  for (Diagnosis& each : std::vector{of_mpi(facts), of_hwloc(facts), of_shared_memory(facts),
-                                     of_open_files(facts), of_huge_pages(root), of_governor(root),
-                                     of_clock(root), of_printer(facts), of_page(facts)}) {
-    all.push_back(std::move(each));
+  for (Diagnosis& diagnosis :
+       std::vector{of_mpi(facts), of_hwloc(facts), of_shared_memory(facts), of_open_files(facts),
+                   of_huge_pages(root), of_governor(root), of_clock(root), of_printer(facts),
+                   of_page(facts)}) {
+    all.push_back(std::move(diagnosis));
   }
   if (facts.compared_runs > 0) all.push_back(of_weights(facts));
   return all;
@@ -287,21 +283,25 @@ std::vector<Diagnosis> diagnoses(const MachineFacts& facts, const std::filesyste
 
 std::string text_of(const std::vector<Diagnosis>& all) {
   std::size_t width = 0;
-  for (const Diagnosis& each : all) width = std::max(width, each.what.size());
+  for (const Diagnosis& diagnosis : all) width = std::max(width, diagnosis.what.size());
   std::string text;
-  for (const Diagnosis& each : all) {
-    text += fmt::format("{:<7}  {:<{}}  {}\n", name_of(each.health), each.what, width, each.is);
-    if (each.health == Health::kGood) continue;
-    text += fmt::format("{:11}costs: {}\n{:11}remedy: {}\n", "", each.cost, "", each.remedy);
+  for (const Diagnosis& diagnosis : all) {
+    text += fmt::format("{:<7}  {:<{}}  {}\n", name_of(diagnosis.health), diagnosis.what, width,
+                        diagnosis.is);
+    if (diagnosis.health == Health::kGood) continue;
+    text +=
+        fmt::format("{:11}costs: {}\n{:11}remedy: {}\n", "", diagnosis.cost, "", diagnosis.remedy);
   }
   return text;
 }
 
 void require_needed(const std::vector<Diagnosis>& all) {
-  for (const Diagnosis& each : all) {
-    if (!each.is_needed || each.health != Health::kMissing) continue;
-    fail(ExitCode::kMemory,
-         {.what = each.what, .value = each.is, .why = each.cost, .remedy = each.remedy});
+  for (const Diagnosis& diagnosis : all) {
+    if (!diagnosis.is_needed || diagnosis.health != Health::kMissing) continue;
+    fail(ExitCode::kMemory, {.what = diagnosis.what,
+                             .value = diagnosis.is,
+                             .why = diagnosis.cost,
+                             .remedy = diagnosis.remedy});
   }
 }
 

@@ -110,7 +110,7 @@ struct Pass {
   bool leaves_weights = false;  // backward: Linear::add_left_gradient() adds those of weights later
   std::int64_t first_row = 0;   // of this pass in the buffers of activations
   std::optional<StepRows> step_rows{};  // for dropout; without them nothing is dropped
-  // Activations of this block are in buffers that segments share; see Recomputed.
+  // Activations of this block are in buffers that segments share (model.cpp).
   std::string shared_block{}, shared_name{};
   bool keeps_output = false;  // but not its output
 

@@ -1,7 +1,6 @@
 #include "model/linear.h"
 
 #include <cmath>
-#include <utility>
 
 namespace barestep {
 

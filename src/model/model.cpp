@@ -17,6 +17,94 @@
 namespace barestep {
 namespace {
 
+/// Blocks one after the other.
+class Chain : public Block {
+ public:
+  Chain(std::string name, std::vector<std::unique_ptr<Block>> blocks)
+      : Block(std::move(name)), blocks_(std::move(blocks)) {}
+
+  Tensor forward(Pass& pass, const Tensor& x) override {
+    Tensor y = x;
+    for (const auto& block : blocks_) y = block->forward(pass, y);
+    return y;
+  }
+
+  Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) override {
+    Tensor grad = grad_y;
+    for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
+      grad = (*block)->backward(pass, grad, wants_grad_x || block + 1 != blocks_.rend());
+    }
+    return grad;
+  }
+
+  void add_linears(std::vector<Linear*>& linears) override {
+    for (const auto& block : blocks_) block->add_linears(linears);
+  }
+
+ protected:
+  [[nodiscard]] const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+/// A segment of a model that recomputes (Chen et al. 2016). All segments share the buffers of
+/// activations, "segment.0.out", ..., numbered by the position of a block in its segment. The last
+/// block's output is not shared, as it is the next segment's input; nor are its other activations,
+/// unless Block::keeps_more(). Backward first computes the shared ones again: the same ops, so the
+/// bits are the same. The model's last segment does not need to.
+class Recomputed final : public Chain {
+ public:
+  Recomputed(std::string name, std::vector<std::unique_ptr<Block>> blocks, bool is_last)
+      : Chain(std::move(name), std::move(blocks)), is_last_(is_last) {}
+
+  Tensor forward(Pass& pass, const Tensor& x) override {
+    x_ = x;
+    return forward_of_last(pass, forward_of_shared(pass, x));
+  }
+
+  Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) override {
+    if (!is_last_) {
+      const Phase phase = std::exchange(pass.phase, Phase::kRecompute);
+      const Tensor x = forward_of_shared(pass, x_);
+      if (blocks().back()->keeps_more()) forward_of_last(pass, x);
+      pass.phase = phase;
+    }
+    return Chain::backward(pass, grad_y, wants_grad_x);
+  }
+
+ private:
+  /// The output of the block before the last one.
+  Tensor forward_of_shared(Pass& pass, const Tensor& x) const {
+    Tensor y = x;
+    for (std::size_t i = 0; i + 1 < blocks().size(); ++i) {
+      share(pass, i);
+      y = blocks()[i]->forward(pass, y);
+    }
+    pass.shared_name.clear();
+    return y;
+  }
+
+  Tensor forward_of_last(Pass& pass, const Tensor& x) const {
+    Block& last = *blocks().back();
+    if (!last.keeps_more()) return last.forward(pass, x);
+    share(pass, blocks().size() - 1);
+    pass.keeps_output = true;
+    const Tensor y = last.forward(pass, x);
+    pass.shared_name.clear();
+    pass.keeps_output = false;
+    return y;
+  }
+
+  void share(Pass& pass, std::size_t number) const {
+    pass.shared_block = blocks()[number]->name();
+    pass.shared_name = "segment." + std::to_string(number);
+  }
+
+  bool is_last_;
+  Tensor x_{};
+};
+
 std::unique_ptr<Block> linear_of(const ModelSpec& spec, int layer, Parameters& parameters) {
   const auto width = [&](int place) { return spec.widths[static_cast<std::size_t>(place)]; };
   const bool is_last = layer + 1 == spec.layers();
@@ -137,62 +225,6 @@ std::vector<LayerRange> layers_of_stages(const ModelSpec& spec, int stages) {
     all.push_back({begin, first_end(sizes, begin, stages, high)->first});
   }
   return all;
-}
-
-Tensor Chain::forward(Pass& pass, const Tensor& x) {
-  Tensor y = x;
-  for (const auto& block : blocks_) y = block->forward(pass, y);
-  return y;
-}
-
-Tensor Chain::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
-  Tensor grad = grad_y;
-  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
-    grad = (*block)->backward(pass, grad, wants_grad_x || block + 1 != blocks_.rend());
-  }
-  return grad;
-}
-
-void Chain::add_linears(std::vector<Linear*>& linears) {
-  for (const auto& block : blocks_) block->add_linears(linears);
-}
-
-Tensor Recomputed::forward_of_shared(Pass& pass, const Tensor& x) {
-  Tensor y = x;
-  for (std::size_t i = 0; i + 1 < blocks().size(); ++i) {
-    pass.shared_block = blocks()[i]->name();
-    pass.shared_name = "segment." + std::to_string(i);
-    y = blocks()[i]->forward(pass, y);
-  }
-  pass.shared_name.clear();
-  return y;
-}
-
-Tensor Recomputed::forward_of_last(Pass& pass, const Tensor& x) {
-  Block& last = *blocks().back();
-  if (!last.keeps_more()) return last.forward(pass, x);
-  pass.shared_block = last.name();
-  pass.shared_name = "segment." + std::to_string(blocks().size() - 1);
-  pass.keeps_output = true;
-  const Tensor y = last.forward(pass, x);
-  pass.shared_name.clear();
-  pass.keeps_output = false;
-  return y;
-}
-
-Tensor Recomputed::forward(Pass& pass, const Tensor& x) {
-  x_ = x;
-  return forward_of_last(pass, forward_of_shared(pass, x));
-}
-
-Tensor Recomputed::backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) {
-  if (!is_last_) {
-    const Phase phase = std::exchange(pass.phase, Phase::kRecompute);
-    const Tensor x = forward_of_shared(pass, x_);
-    if (blocks().back()->keeps_more()) forward_of_last(pass, x);
-    pass.phase = phase;
-  }
-  return Chain::backward(pass, grad_y, wants_grad_x);
 }
 
 Model::Model(const ModelSpec& spec, const LayerRange& layers) {

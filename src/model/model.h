@@ -10,45 +10,6 @@
 
 namespace barestep {
 
-/// Blocks one after the other.
-class Chain : public Block {
- public:
-  Chain(std::string name, std::vector<std::unique_ptr<Block>> blocks)
-      : Block(std::move(name)), blocks_(std::move(blocks)) {}
-
-  Tensor forward(Pass& pass, const Tensor& x) override;
-  Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) override;
-  void add_linears(std::vector<Linear*>& linears) override;
-
- protected:
-  [[nodiscard]] const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
-
- private:
-  std::vector<std::unique_ptr<Block>> blocks_;
-};
-
-/// A segment of a model that recomputes (Chen et al. 2016). All segments share the buffers of
-/// activations, "segment.0.out", ..., numbered by the position of a block in its segment. The last
-/// block's output is not shared, as it is the next segment's input; nor are its other activations,
-/// unless Block::keeps_more(). Backward first computes the shared ones again: the same ops, so the
-/// bits are the same. The model's last segment does not need to.
-class Recomputed final : public Chain {
- public:
-  Recomputed(std::string name, std::vector<std::unique_ptr<Block>> blocks, bool is_last)
-      : Chain(std::move(name), std::move(blocks)), is_last_(is_last) {}
-
-  Tensor forward(Pass& pass, const Tensor& x) override;
-  Tensor backward(Pass& pass, const Tensor& grad_y, bool wants_grad_x) override;
-
- private:
-  /// The output of the block before the last one.
-  Tensor forward_of_shared(Pass& pass, const Tensor& x);
-  Tensor forward_of_last(Pass& pass, const Tensor& x);
-
-  bool is_last_;
-  Tensor x_{};
-};
-
 /// The end of a model: its output, and the gradient of the loss with respect to it (or to the last
 /// activation's input; see ModelSpec::loss_includes_activation).
 struct ModelOutput {

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
 #include "options/options.h"
 
 namespace barestep {

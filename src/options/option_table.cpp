@@ -164,11 +164,10 @@ Table transformer_options() {
 Table model_options() {
   return {
       {.name = "block",
-       .help =
-           "what the model is a chain of: Linear layers, or transformer blocks, which normalize "
-           "before attention and before two linear layers with GELU between them, as "
-           "torch.nn.TransformerEncoderLayer with norm_first; a sample is then a sequence of "
-           "--length rows of --dim numbers",
+       .help = "what the model is a chain of: Linear layers, or transformer blocks, which "
+               "normalize before attention and before two linear layers with GELU between them, as "
+               "torch.nn.TransformerEncoderLayer with norm_first; a sample is then a sequence of "
+               "--length rows of --dim numbers",
        .value = one_of(&ModelConfig::block),
        .decides_numbers = true},
       {.name = "dim",
@@ -221,8 +220,8 @@ Table data_options() {
        .value = data_files(),
        .agreement = Agreement::kWhetherGiven},  // files are compared by content
       {.name = "teacher-noise",
-       .help = "standard deviation of the random numbers that are added to the targets of "
-               "--data teacher",
+       .help = "standard deviation of the random numbers that are added to the targets of --data "
+               "teacher",
        .value = number(&DataConfig::teacher_noise, limits::kNotNegative),
        .decides_numbers = true},
       {.name = "workers",
@@ -498,8 +497,8 @@ Table product_options() {
       {.name = "precision",
        .help = "precision of matrix products; tf32 (GPU only) is faster and less exact; bf16 and "
                "fp16 as in torch.autocast: inputs and outputs of products have 16 bits, weights "
-               "and optimizer state stay fp32; int8 only with --evaluate-only (not in "
-               "mlp_dp), which then evaluates in fp32 too",
+               "and optimizer state stay fp32; int8 only with --evaluate-only (not in mlp_dp), "
+               "which then evaluates in fp32 too",
        .value = one_of(&DeviceConfig::precision),
        .decides_numbers = true},
       {.name = "loss-scale",
@@ -569,11 +568,10 @@ Table pipeline_options() {
        .value = number(&ParallelConfig::pipeline, limits::kMeshSizes),
        .programs = {kDp, kDdp}},
       {.name = "schedule",
-       .help =
-           "the order of passes in a stage: 1f1b keeps the activations of at most as many "
-           "micro-batches as stages; gpipe runs all forward passes first; naive has one "
-           "micro-batch in flight; zb-h1 is 1f1b that computes the gradients of weights while a "
-           "stage would wait",
+       .help = "the order of passes in a stage: 1f1b keeps the activations of at most as many "
+               "micro-batches as stages; gpipe runs all forward passes first; naive has one "
+               "micro-batch in flight; zb-h1 is 1f1b that computes the gradients of weights while "
+               "a stage would wait",
        .value = one_of(&ParallelConfig::schedule),
        .programs = {kDp, kDdp}},
       {.name = "micro-batches",
@@ -598,16 +596,14 @@ Table update_options_of_ranks() {
        .value = one_of(&ParallelConfig::server_reduce),
        .programs = {kDdp}},
       {.name = "sync-every",
-       .help =
-           "above 1, local SGD: each rank updates its own weights, and after every N steps, and "
-           "before evaluations, ranks continue with their average",
+       .help = "above 1, local SGD: each rank updates its own weights, and after every N steps, "
+               "and before evaluations, ranks continue with their average",
        .value = number(&ParallelConfig::sync_every, limits::kCounts),
        .programs = {kDdp},
        .decides_numbers = true},
       {.name = "outer",
-       .help =
-           "diloco: move from the last average toward the new one by SGD with learning rate 0.7 "
-           "and Nesterov momentum 0.9",
+       .help = "diloco: move from the last average toward the new one by SGD with learning rate "
+               "0.7 and Nesterov momentum 0.9",
        .value = one_of(&ParallelConfig::outer),
        .programs = {kDdp},
        .decides_numbers = true},
@@ -653,9 +649,8 @@ Table rank_options() {
        .programs = {kDdp},
        .decides_numbers = true},
       {.name = "reduce-every-micro-step",
-       .help =
-           "reduce gradients in each micro-step of --accumulate instead of in the last, as PyTorch "
-           "does without no_sync()",
+       .help = "reduce gradients in each micro-step of --accumulate instead of in the last, as "
+               "PyTorch does without no_sync()",
        .value = flag(&ParallelConfig::reduces_every_micro_step, true),
        .programs = {kDdp}},
       {.name = "no-overlap",
@@ -774,9 +769,8 @@ Table observing_options() {
        .value = flag(&OutputConfig::quiet),
        .agreement = kNotShared},
       {.name = "verbose",
-       .help =
-           "also print which items of the checklist for benchmarks hold: frequency scaling, other "
-           "programs, seed, warm-up, repeats",
+       .help = "also print which items of the checklist for benchmarks hold: frequency scaling, "
+               "other programs, seed, warm-up, repeats",
        .value = flag(&OutputConfig::verbose)},
       {.name = "metrics",
        .help = "write JSON Lines: the configuration, then one record a step",

@@ -9,7 +9,6 @@
 
 #include "core/index.h"
 #include "core/lookup.h"
-#include "core/real_number.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -235,8 +234,7 @@ std::vector<std::string> device_names(const RawValue& given) {
 void data_source(const RawValue& given, DataConfig& data) {
   const std::string remedy =
       "use randn, teacher, idx:X,Y or npy:X,Y with files of samples and of their labels or "
-      "targets, or "
-      "safetensors:F with tensors x and y";
+      "targets, or safetensors:F with tensors x and y";
   data.teacher = given.text == "teacher";
   if (given.text == "randn" || data.teacher) {
     data.kind = DataKind::kRandn;

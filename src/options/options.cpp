@@ -183,10 +183,9 @@ void check_transformer(const TrainConfig& config) {
 void check_loss(const ModelConfig& model) {
   const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
   if (model.loss == LossKind::kCrossEntropy && outputs == 1) {
-    refuse_options("--loss", "cross-entropy",
-                   "is 0 for every sample of one class, and the model has 1 output",
-                   "end --layers with the number of classes, or use --loss bce for one column of "
-                   "0 and 1");
+    refuse_options(
+        "--loss", "cross-entropy", "is 0 for every sample of one class, and the model has 1 output",
+        "end --layers with the number of classes, or use --loss bce for one column of 0 and 1");
   }
   if (model.loss == LossKind::kBce && outputs != 1) {
     refuse_options("--loss", "bce",

@@ -427,62 +427,24 @@ double common_length(const std::vector<Interval>& a, const std::vector<Interval>
   return common_s;
 }
 
-/// The times at which the host began to queue each piece of work.
-class QueueTimes {
- public:
-  explicit QueueTimes(const Profile& profile) {
-    for (const Record& record : profile.queued) {
-      times_[{record.tag.step, record.tag.node}] = record.start_s;
-    }
-  }
-  [[nodiscard]] std::optional<double> of(const TimedOp& op) const {
-    for (const NodeId node : {op.tag.node, launch_of(op.node->phase)}) {
-      const auto at = times_.find({op.tag.step, node});
-      if (at != times_.end()) return at->second;
-    }
-    return std::nullopt;
-  }
-
- private:
-  std::map<std::pair<std::int64_t, NodeId>, double> times_;
-};
-
 }  // namespace
 
 Breakdown breakdown_of(const Profile& profile, int device) {
   std::vector<DeviceWork> works;
-  const QueueTimes queue_times(profile);
   for (const TimedOp& op : profile.ops) {
     if (op.device != device) continue;
-    works.push_back({.kind = kind_of(op),
-                     .stream = static_cast<int>(op.node->lane) + 1,
-                     .queued_s = queue_times.of(op),
-                     .begin_s = op.start_s,
-                     .end_s = op.end_s});
+    works.push_back({.kind = kind_of(op), .begin_s = op.start_s, .end_s = op.end_s});
   }
   return breakdown_of(works);
 }
 
 Breakdown breakdown_of(std::span<const DeviceWork> works) {
   std::vector<Interval> busy, compute, communication;
-  std::map<int, StreamIdle> streams;
-  std::map<int, double> ends;
   for (const DeviceWork& work : works) {
     const Interval interval{work.begin_s, work.end_s};
     unite(busy, interval);
     if (work.kind == DeviceWork::Kind::kCompute) unite(compute, interval);
     if (work.kind == DeviceWork::Kind::kCommunication) unite(communication, interval);
-
-    StreamIdle& idle = streams[work.stream];
-    idle.stream = work.stream;
-    const auto [end, is_first] = ends.try_emplace(work.stream, work.end_s);
-    if (is_first) continue;
-    const double gap_s = work.begin_s - end->second;
-    const bool host_was_late = work.queued_s && *work.queued_s > end->second;
-    (host_was_late              ? idle.host_wait_s
-     : gap_s < kShortGapSeconds ? idle.kernel_wait_s
-                                : idle.other_s) += gap_s;
-    end->second = work.end_s;
   }
   Breakdown breakdown;
   if (busy.empty()) return breakdown;
@@ -494,7 +456,6 @@ Breakdown breakdown_of(std::span<const DeviceWork> works) {
   if (!communication.empty()) {
     breakdown.overlap = common_length(communication, compute) / breakdown.communication_s;
   }
-  for (const auto& [stream, idle] : streams) breakdown.streams.push_back(idle);
   return breakdown;
 }
 

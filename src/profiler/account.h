@@ -230,14 +230,6 @@ std::string bottleneck(const Profile& profile, const MeanAccount& account, const
 // How busy a device was, as defined by HolisticTraceAnalysis: from the start of its first work to
 // the end of its last, over all streams.
 
-/// Why a stream waited between two pieces of work.
-struct StreamIdle {
-  int stream = 0;            // as in a trace: 1 is the compute lane
-  double host_wait_s = 0;    // the host had not queued the next one
-  double kernel_wait_s = 0;  // it was queued; gaps shorter than kShortGapSeconds
-  double other_s = 0;
-};
-
 struct Breakdown {
   double span_s = 0;           // from the first start to the last end
   double compute_s = 0;        // time with computation
@@ -246,18 +238,12 @@ struct Breakdown {
   double communication_s = 0;  // time with communication
   /// The share of communication that overlaps with computation; nothing without communication.
   std::optional<double> overlap{};
-  std::vector<StreamIdle> streams{};
 };
-
-/// HolisticTraceAnalysis's default, which it interprets as microseconds.
-constexpr double kShortGapSeconds = 30e-6;
 
 /// A piece of a device's work.
 struct DeviceWork {
   enum class Kind { kCompute, kCopy, kCommunication };
   Kind kind = Kind::kCompute;
-  int stream = 0;
-  std::optional<double> queued_s{};  // when the host began to queue it
   double begin_s = 0, end_s = 0;
 };
 

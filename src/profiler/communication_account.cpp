@@ -122,12 +122,14 @@ std::string exchange_text(const StepPrograms& programs) {
       text += fmt::format(" by {} {} ranks", spec.mesh.size_of(axis), name_of(axis));
     }
     if (axis == Axis::kTensor || axis == Axis::kPipeline) continue;
-    text += spec.staleness > 0            ? " beside the next step"
+    text += spec.update.staleness > 0     ? " beside the next step"
             : messages.is_beside_backward ? " while backward goes on"
                                           : " after backward";
   }
   if (text.empty()) return "nothing but the loss";
-  return spec.sync_every > 1 ? fmt::format("{}, every {} steps", text, spec.sync_every) : text;
+  return spec.update.sync_every > 1
+             ? fmt::format("{}, every {} steps", text, spec.update.sync_every)
+             : text;
 }
 
 namespace {
@@ -148,14 +150,6 @@ double ready_time(const StepTimeline& step, const NodeRun& collective) {
     ready_s = std::max(ready_s, step.spans[run].end_s);
   }
   return ready_s > 0 ? ready_s : start_s;
-}
-
-/// All ranks' data, in rank order, of equal size. Every rank calls it. Blocks.
-template <class Number>
-std::vector<Number> gather_all(Group& ranks, std::span<const Number> mine) {
-  std::vector<Number> all(static_cast<std::size_t>(ranks.size()) * mine.size());
-  ranks.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
-  return all;
 }
 
 /// Adds one collective of one step: its parts on every rank of a group to `of_collective`, and the
@@ -180,15 +174,11 @@ void add_collective(const std::vector<CommunicatedStep>& ranks, std::span<const 
   }
 }
 
-/// What a rank says of its collectives, in program order.
-struct NamedCollective {
-  std::string name;
-  Axis axis = Axis::kAll;
-  std::int64_t bytes = 0;
-};
+using OfCollective = CommunicationSummary::OfCollective;
 
-std::vector<NamedCollective> collectives_of(const Program& program, std::span<const NodeId> nodes) {
-  std::vector<NamedCollective> named;
+/// The collectives of a rank in program order, without their times.
+std::vector<OfCollective> collectives_of(const Program& program, std::span<const NodeId> nodes) {
+  std::vector<OfCollective> named;
   for (const NodeId id : nodes) {
     const Node& node = program.node(id);
     const auto& collective = std::get<Collective>(node.op);
@@ -202,12 +192,12 @@ std::vector<NamedCollective> collectives_of(const Program& program, std::span<co
 class CollectivesOfRanks {
  public:
   /// Every rank calls it. Blocks.
-  CollectivesOfRanks(Group& ranks, const std::vector<NamedCollective>& mine) {
+  CollectivesOfRanks(Group& ranks, const std::vector<OfCollective>& mine) {
     std::string names;
     std::vector<std::int64_t> numbers;  // axis and bytes, one after the other
-    for (const NamedCollective& each : mine) {
-      names += each.name + '\n';
-      numbers.insert(numbers.end(), {static_cast<std::int64_t>(each.axis), each.bytes});
+    for (const OfCollective& collective : mine) {
+      names += collective.name + '\n';
+      numbers.insert(numbers.end(), {static_cast<std::int64_t>(collective.axis), collective.bytes});
     }
     const auto names_of = gather_lists(ranks, names);
     const auto numbers_of = gather_lists(ranks, numbers);
@@ -215,7 +205,7 @@ class CollectivesOfRanks {
       add(names_of[rank], numbers_of[rank]);
   }
 
-  [[nodiscard]] const std::vector<NamedCollective>& all() const { return all_; }
+  [[nodiscard]] const std::vector<OfCollective>& all() const { return all_; }
   /// Where a rank's collectives are in all().
   [[nodiscard]] const std::vector<std::size_t>& places_of(std::size_t rank) const {
     return places_[rank];
@@ -249,7 +239,7 @@ class CollectivesOfRanks {
     }
   }
 
-  std::vector<NamedCollective> all_;
+  std::vector<OfCollective> all_;
   std::map<std::pair<std::string, int>, std::size_t> found_;
   std::vector<std::vector<std::size_t>> places_;  // by rank
 };
@@ -336,8 +326,8 @@ std::string CommunicationSummary::by_collective() const {
   std::string text;
   std::vector<OfCollective> shown = collectives;
   if (shown.size() > kMaxRows) {
-    const auto exposed_s = [](const OfCollective& each) {
-      return each.parts.waiting_s + each.parts.moving_s;
+    const auto exposed_s = [](const OfCollective& collective) {
+      return collective.parts.waiting_s + collective.parts.moving_s;
     };
     std::ranges::stable_sort(shown, std::greater(), exposed_s);
     shown.resize(kMaxRows);
@@ -345,10 +335,11 @@ std::string CommunicationSummary::by_collective() const {
                        counted(std::ssize(collectives), "collective"));
   }
   TextTable table({"Collective", ">Size", ">Queued (ms)", ">Hidden", ">Waiting", ">Moving"});
-  for (const OfCollective& each : shown) {
-    table.add_row({each.name, human_bytes(each.bytes), milliseconds(each.ready_before_start_s),
-                   milliseconds(each.parts.hidden_s), milliseconds(each.parts.waiting_s),
-                   milliseconds(each.parts.moving_s)});
+  for (const OfCollective& collective : shown) {
+    table.add_row(
+        {collective.name, human_bytes(collective.bytes),
+         milliseconds(collective.ready_before_start_s), milliseconds(collective.parts.hidden_s),
+         milliseconds(collective.parts.waiting_s), milliseconds(collective.parts.moving_s)});
   }
   return text + table.text();
 }
@@ -360,11 +351,11 @@ std::string CommunicationSummary::by_axis() const {
     CommunicationParts parts{};
   };
   EnumArray<Axis, Sum> sums{};
-  for (const OfCollective& each : collectives) {
-    Sum& sum = sums[each.axis];
+  for (const OfCollective& collective : collectives) {
+    Sum& sum = sums[collective.axis];
     ++sum.count;
-    sum.bytes += each.bytes;
-    sum.parts += each.parts;
+    sum.bytes += collective.bytes;
+    sum.parts += collective.parts;
   }
   TextTable table({"Axis of the mesh", ">Messages", ">Size", ">Hidden", ">Waiting", ">Moving"});
   for (const Axis axis : kValuesOf<Axis>) {
@@ -440,9 +431,9 @@ std::size_t CommunicationAccount::place_of(const NodeRun& collective) const {
 
 CommunicationSummary CommunicationAccount::gather(Group& ranks) const {
   const ClockAlignment clocks = align_clocks(ranks, &now_s);
-  const std::vector<double> errors_s = gather_all<double>(ranks, std::span(&error_s_, 1));
+  const std::vector<double> errors_s = gather_values(ranks, error_s_);
   // A run that ends early may end between two ranks' reports of the same step.
-  const std::size_t steps = std::ranges::min(gather_all<std::size_t>(ranks, std::span(&steps_, 1)));
+  const std::size_t steps = std::ranges::min(gather_values(ranks, steps_));
   const std::size_t own_count = collectives_.size();
   const CollectivesOfRanks collectives(ranks, collectives_of(*program_, collectives_));
   const auto mine = std::span(times_).first(steps * own_count);
@@ -466,10 +457,10 @@ CommunicationSummary CommunicationAccount::gather(Group& ranks) const {
   summary.mesh = mesh_;
   summary.clock_error_s = clocks.largest_error_s() + *std::ranges::max_element(errors_s);
   for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
-    const auto& [name, axis, bytes] = collectives.all()[i];
-    summary.collectives[i].name = name;
-    summary.collectives[i].axis = axis;
-    summary.collectives[i].bytes = bytes;
+    const OfCollective& named = collectives.all()[i];
+    summary.collectives[i].name = named.name;
+    summary.collectives[i].axis = named.axis;
+    summary.collectives[i].bytes = named.bytes;
   }
   return summary;
 }

@@ -11,7 +11,6 @@
 #include <ctime>
 #include <exception>
 #include <fstream>
-#include <limits>
 #include <numeric>
 #include <sstream>
 #include <string>
@@ -380,10 +379,18 @@ std::string monitor_record(const MonitorSample& sample, int rank, double start_s
 
 std::string monitor_summary_record(const SourceSummary& summary, std::int64_t samples, int rank) {
   const double joules = samples > 0 ? summary.energy_j().value_or(kNotMeasured) : kNotMeasured;
+  TraceJson gauges = TraceJson::object();
+  for (std::size_t i = 0; i < summary.values.size(); ++i) {
+    const GaugeSummary& value = summary.values[i];
+    if (value.count > 0) {
+      gauges[summary.source->gauges[i].name] = {value.mean(), value.min, value.max};
+    }
+  }
   return line_of({{"monitor_summary", summary.source->name},
                   {"rank", rank},
                   {"readings", summary.readings},
                   {"seconds", summary.end_s - summary.begin_s},
+                  {"gauges", std::move(gauges)},
                   {"energy_j", json_number(joules)},
                   {"energy_j_per_sample", json_number(joules / static_cast<double>(samples))},
                   {"marks", summary.marks()}});

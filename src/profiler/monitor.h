@@ -143,7 +143,7 @@ std::string monitor_line(const MonitorSample& sample, double start_s);
 std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64_t samples);
 
 /// One line of JSON each: the values of one sample of a source, null for those not measured; and
-/// the summary of its window.
+/// the summary of its window, with mean, minimum and maximum of each gauge.
 std::string monitor_record(const MonitorSample& sample, int rank, double start_s);
 std::string monitor_summary_record(const SourceSummary& summary, std::int64_t samples, int rank);
 

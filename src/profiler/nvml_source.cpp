@@ -1,10 +1,10 @@
 #include "profiler/nvml_source.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -102,20 +102,7 @@ constexpr std::string_view kReasons[] = {"",
                                          "power brake",
                                          "display clocks"};
 
-/// The indices of the gauges.
-enum {
-  kUsed,
-  kMemoryUsed,
-  kMemory,
-  kPower,
-  kEnergy,
-  kTemperature,
-  kSmClock,
-  kMemoryClock,
-  kThrottle,
-  kOthers
-};
-
+/// In the order in which sample() gives them.
 std::span<const Gauge> gpu_gauges() {
   static const std::vector<Gauge> gauges = {
       {.name = "gpu_percent", .column = "gpu %"},
@@ -142,72 +129,57 @@ class GpuSource final : public MonitorSource {
         device_(device) {}
 
   void sample(std::span<double> values) override {
-    std::ranges::fill(values, kNotMeasured);
     NvmlUtilization used;
-    if (ask("nvmlDeviceGetUtilizationRates", &used)) {
-      values[kUsed] = used.gpu;
-      values[kMemoryUsed] = used.memory;
-    }
     NvmlMemory memory;
-    if (ask("nvmlDeviceGetMemoryInfo", &memory)) {
-      values[kMemory] = static_cast<double>(memory.used) / (1 << 20);
-    }
-    unsigned number = 0;
-    unsigned long long large = 0;
-    if (ask("nvmlDeviceGetPowerUsage", &number)) values[kPower] = 1e-3 * number;
-    if (ask("nvmlDeviceGetTotalEnergyConsumption", &large)) {
-      values[kEnergy] = 1e-3 * static_cast<double>(large);
-    }
-    if (ask("nvmlDeviceGetTemperature", kOnGpu, &number)) values[kTemperature] = number;
-    if (ask("nvmlDeviceGetClockInfo", kSmClockKind, &number)) values[kSmClock] = number;
-    if (ask("nvmlDeviceGetClockInfo", kMemoryClockKind, &number)) values[kMemoryClock] = number;
-    if (ask("nvmlDeviceGetCurrentClocksThrottleReasons", &large)) {
-      values[kThrottle] = static_cast<double>(large);
-    }
+    unsigned processes = 0;
+    const bool has_used = ask("nvmlDeviceGetUtilizationRates", &used);
+    const bool has_memory = ask("nvmlDeviceGetMemoryInfo", &memory);
     // Without room, the call returns only the number of processes. One of them is this one, but a
     // process in a container cannot identify itself, since it has another number there.
-    number = 0;
-    if (ask("nvmlDeviceGetComputeRunningProcesses_v3", &number, static_cast<void*>(nullptr))) {
-      values[kOthers] = number > 0 ? number - 1 : 0;
-    }
+    const bool has_processes =
+        ask("nvmlDeviceGetComputeRunningProcesses_v3", &processes, static_cast<void*>(nullptr));
+    const double of_gauges[] = {
+        has_used ? used.gpu : kNotMeasured,
+        has_used ? used.memory : kNotMeasured,
+        has_memory ? static_cast<double>(memory.used) / (1 << 20) : kNotMeasured,
+        number<unsigned>(1e-3, "nvmlDeviceGetPowerUsage"),
+        number<unsigned long long>(1e-3, "nvmlDeviceGetTotalEnergyConsumption"),
+        number<unsigned>(1, "nvmlDeviceGetTemperature", kOnGpu),
+        number<unsigned>(1, "nvmlDeviceGetClockInfo", kSmClockKind),
+        number<unsigned>(1, "nvmlDeviceGetClockInfo", kMemoryClockKind),
+        number<unsigned long long>(1, "nvmlDeviceGetCurrentClocksThrottleReasons"),
+        has_processes ? std::max(processes, 1U) - 1 : kNotMeasured};
+    std::ranges::copy(of_gauges, values.begin());
   }
 
   [[nodiscard]] std::string trouble() const override {
-    std::string text;
-    for (const auto& [call, failures] : failures_) {
-      if (failures.count == 0) continue;
-      text += fmt::format("{}{} failed{}: {}", text.empty() ? "" : "; ", call,
-                          failures.count == 1 ? "" : fmt::format(" {} times", failures.count),
-                          library_->text_of(failures.last));
-    }
-    return lost_ ? text + "; it is no longer read" : text;
+    return fmt::format("{}{}", fmt::join(failures_, "; "), lost_ ? "; it is no longer read" : "");
   }
 
  private:
-  struct Failures {
-    int count = 0;
-    int last = 0;
-    bool off = false;  // do not ask again
-  };
-
   /// Whether the call has succeeded.
   template <class... Arguments>
   bool ask(const char* call, Arguments... arguments) {
-    Failures& failures = failures_[call];
-    if (lost_ || failures.off) return false;
+    if (lost_ || off_.contains(call)) return false;
     const int status = library_->call(call, device_, arguments...);
     if (status == kSuccess || status == kInsufficientSize) return true;
-    failures.off = status == kNotSupported || status == kNoPermission;
+    if (status == kNotSupported || status == kNoPermission) off_.insert(call);
     if (status == kNotSupported) return false;  // lines show a dash for it
-    ++failures.count;
-    failures.last = status;
+    failures_.insert(fmt::format("{} failed: {}", call, library_->text_of(status)));
     lost_ = status == kGpuIsLost || status == kUninitialized || status == kResetRequired;
     return false;
   }
 
+  /// What the call stores last, times `unit`.
+  template <class Number, class... Arguments>
+  double number(double unit, const char* call, Arguments... arguments) {
+    Number value = 0;
+    return ask(call, arguments..., &value) ? unit * static_cast<double>(value) : kNotMeasured;
+  }
+
   std::shared_ptr<const NvmlLibrary> library_;
   void* device_;
-  std::map<std::string, Failures> failures_;
+  std::set<std::string> failures_, off_;  // of calls; those that are not asked again
   bool lost_ = false;
 };
 

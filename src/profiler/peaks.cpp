@@ -262,10 +262,10 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
   } catch (const Error&) {
     // An unreadable file is replaced, unless it is not a regular file.
   }
-  std::erase_if(cache.all, [&](const CachedPeaks& each) { return each.key == key; });
+  std::erase_if(cache.all, [&](const CachedPeaks& cached) { return cached.key == key; });
   cache.all.push_back({.key = key, .peaks = peaks});
   std::string text;
-  for (const CachedPeaks& each : cache.all) text += line_of(each);
+  for (const CachedPeaks& cached : cache.all) text += line_of(cached);
   replace_file(file, text);
 }
 

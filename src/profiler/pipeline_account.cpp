@@ -33,7 +33,7 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
                         std::int64_t steps) {
   if (steps == 0) return "";
   const bool cuts_layers = std::ranges::any_of(
-      stages, [](const StageAccount& each) { return each.mean[Part::kTensorRanks] > 0; });
+      stages, [](const StageAccount& stage) { return stage.mean[Part::kTensorRanks] > 0; });
   std::vector<std::string> titles = {"Stage",         ">Forward (ms)",  ">Backward", ">Optimizer",
                                      ">Other stages", ">Communication", ">Rest"};
   if (cuts_layers) titles.insert(titles.end() - 2, ">Tensor ranks");
@@ -48,7 +48,7 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
     seconds.push_back(mean[Part::kExposedCommunication]);
     seconds.push_back(mean.wall_s - std::accumulate(seconds.begin(), seconds.end(), 0.0));
     std::vector<std::string> row = {name};
-    for (const double each : seconds) row.push_back(milliseconds(each));
+    for (const double value : seconds) row.push_back(milliseconds(value));
     table.add_row(row);
     waiting_s += others_s;
     wall_s += mean.wall_s;

@@ -40,9 +40,9 @@ std::string run_header(const StepPrograms& programs, const Device& device,
     text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
   }
   if (spec.mesh.ranks() > 1) text += fmt::format(" over {} ranks", spec.mesh.ranks());
-  if (spec.train_rows > 0) {
-    text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
-                        grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
+  if (spec.input.train_rows > 0) {
+    text += fmt::format(", {} training and {} test {}", grouped(spec.input.train_rows),
+                        grouped(spec.input.test_rows), noun_for(spec.input.test_rows, "sample"));
   }
   if (!division.empty()) text += ", " + division;
   return text + fmt::format("\n{}, products by {}\n{}", device_text(device),

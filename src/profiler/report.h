@@ -10,7 +10,6 @@
 
 #include "core/device.h"
 #include "core/host.h"
-#include "core/plan.h"
 #include "core/statistics.h"
 #include "profiler/account.h"
 #include "train/evaluator.h"

@@ -554,31 +554,19 @@ class Writer {
 }  // namespace
 
 CollectiveNames names_of(const Collective& collective) {
-  return std::visit(
-      Overloaded{
-          [](const AllReduce& all_reduce) {
-            const DType dtype = all_reduce.tensors.front().dtype;
-            return CollectiveNames{
-                std::string("ncclDevKernel_AllReduce_Sum_") + names_of(dtype).of_kernel,
-                "nccl:all_reduce", "allreduce"};
-          },
-          [](const Broadcast&) {
-            return CollectiveNames{"ncclDevKernel_Broadcast_f32", "nccl:broadcast", "broadcast"};
-          },
-          [](const Reduce&) {
-            return CollectiveNames{"ncclDevKernel_Reduce_Sum_f32", "nccl:reduce", "reduce"};
-          },
-          [](const ReduceScatter&) {
-            return CollectiveNames{"ncclDevKernel_ReduceScatter_Sum_f32", "nccl:reduce_scatter",
-                                   "reduce_scatter"};
-          },
-          [](const AllGather&) {
-            return CollectiveNames{"ncclDevKernel_AllGather", "nccl:all_gather", "allgather"};
-          },
-          [](const SendReceive&) {
-            return CollectiveNames{"ncclDevKernel_SendRecv", "nccl:send_recv", "sendrecv"};
-          }},
-      collective);
+  // In the order of the variant.
+  static const std::array<CollectiveNames, std::variant_size_v<Collective>> kNames = {
+      {{"ncclDevKernel_AllReduce_Sum_", "nccl:all_reduce", "allreduce"},
+       {"ncclDevKernel_Broadcast_f32", "nccl:broadcast", "broadcast"},
+       {"ncclDevKernel_Reduce_Sum_f32", "nccl:reduce", "reduce"},
+       {"ncclDevKernel_ReduceScatter_Sum_f32", "nccl:reduce_scatter", "reduce_scatter"},
+       {"ncclDevKernel_AllGather", "nccl:all_gather", "allgather"},
+       {"ncclDevKernel_SendRecv", "nccl:send_recv", "sendrecv"}}};
+  CollectiveNames names = kNames[collective.index()];
+  if (const auto* const sum = std::get_if<AllReduce>(&collective)) {
+    names.kernel += names_of(sum->tensors.front().dtype).of_kernel;
+  }
+  return names;
 }
 
 ClockOrigin clock_origin() {

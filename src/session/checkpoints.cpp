@@ -63,10 +63,10 @@ std::vector<std::string> setting_differences(const StateJson& stored, const Rank
 /// "10 samples", "10 samples padded to 12", "8 of 10 samples": which samples the steps of an epoch
 /// take depends on its length.
 std::string epoch_text(const StepSpec& spec) {
-  const std::string samples = counted(spec.train_rows, "sample");
+  const std::string samples = counted(spec.input.train_rows, "sample");
   const std::int64_t rows = spec.epoch_rows();
-  if (rows > spec.train_rows) return fmt::format("{} padded to {}", samples, grouped(rows));
-  return rows < spec.train_rows ? fmt::format("{} of {}", grouped(rows), samples) : samples;
+  if (rows > spec.input.train_rows) return fmt::format("{} padded to {}", samples, grouped(rows));
+  return rows < spec.input.train_rows ? fmt::format("{} of {}", grouped(rows), samples) : samples;
 }
 
 /// The settings that determine the numbers of a run, except for their rounding.
@@ -78,7 +78,7 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
       {"--data", std::string(name_of(config.data.kind))}};
   for (auto& each : settings_of_data(config)) settings.push_back(std::move(each));
   // Ranks may pad an epoch to equal shares.
-  if (spec.train_rows > 0) settings.emplace_back("an epoch", epoch_text(spec));
+  if (spec.input.train_rows > 0) settings.emplace_back("an epoch", epoch_text(spec));
   // An option that is set to its default does not make a different run.
   TrainConfig with_all = config;
   with_all.optimizer = with_defaults(config.optimizer);
@@ -90,7 +90,7 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
                           std::to_string(steps_of(config.training, spec)));
   }
   // Streams of their own, or weights that train apart.
-  if (spec.own_data || spec.sync_every > 1) {
+  if (spec.input.own_data || spec.update.sync_every > 1) {
     settings.emplace_back(kRanksSetting, std::to_string(spec.mesh.data));
   }
   return settings;
@@ -197,7 +197,7 @@ void require_position(const ResumePoint& point, const TrainConfig& config,
   if (done == 0 || programs.has_common_weights_after(schedule.place_of(done - 1))) return;
   refuse(fmt::format(", where a shorter run ended and ranks averaged their weights; this one does "
                      "so every {} steps",
-                     programs.spec().sync_every),
+                     programs.spec().update.sync_every),
          "give as many as before, or start a new run from its weights with --load");
 }
 
@@ -360,7 +360,7 @@ std::string Checkpoints::state_text() const {
                     {"evaluated", position.evaluated},
                     {"epoch", batches == 0 ? 0 : position.steps / batches},
                     {"batch_of_epoch", batches == 0 ? position.steps : position.steps % batches},
-                    {"generator", name_of_generator(spec.generator)},
+                    {"generator", name_of_generator(spec.input.generator)},
                     {"best_test_loss", nullptr},
                     {"evaluations_since_best", position.evaluations_since_best}};
   if (position.best_test_loss) json["best_test_loss"] = *position.best_test_loss;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <future>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -107,8 +107,7 @@ std::string lost_note(std::span<const double> lost) {
   }
   if (max <= kNotedShare) return "";
   return fmt::format(
-      "Other programs took {} of the cores' time{}: times below are not this "
-      "program's alone\n",
+      "Other programs took {} of the cores' time{}: times below are not this program's alone\n",
       percent_text(max), ranks.empty() ? "" : ranks + ")");
 }
 

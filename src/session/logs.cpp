@@ -53,10 +53,9 @@ MetricsLog::MetricsLog(const TrainConfig& config, Group* ranks, const Mesh& mesh
   if (kept_bytes == 0) write(configuration_record(config));
   const std::string lost = options_without_json(config);
   if (lost.empty()) return;
-  print_note(program,
-             fmt::format("--config cannot repeat this run from '{}': the file names of {} are not "
-                         "UTF-8, which JSON needs",
-                         config.output.metrics.string(), lost));
+  print_note(program, fmt::format("--config cannot repeat this run from '{}': the file names of {} "
+                                  "are not UTF-8, which JSON needs",
+                                  config.output.metrics.string(), lost));
 }
 
 void MetricsLog::on_pause() {

@@ -8,7 +8,6 @@
 #include "profiler/nvml_source.h"
 #include "session/console.h"
 #include "session/logs.h"
-#include "session/rank_agreement.h"
 
 namespace barestep {
 namespace {

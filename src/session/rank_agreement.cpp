@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
-#include <span>
 
 #include "core/error.h"
 #include "core/input_file.h"

@@ -1,6 +1,5 @@
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -132,9 +131,8 @@ class DeviceOfRank final : public Place {
     if (ranks_.size() == 1 || !job_.is_first()) return "";
     check_all_ranks(config, kind_, dataset, ranks_.size());
     return fmt::format(
-        "The programs of all {} ranks, checked together: in every group they have the "
-        "same collectives in the same order, and no rank can wait for itself through "
-        "others.\n",
+        "The programs of all {} ranks, checked together: in every group they have the same "
+        "collectives in the same order, and no rank can wait for itself through others.\n",
         ranks_.size());
   }
 
@@ -308,7 +306,7 @@ class DeviceOfRank final : public Place {
     const Ddp ddp(ddp_settings_of(config));
     StepSpec with_gradients = spec;
     with_gradients.model.stores_gradients = true;
-    with_gradients.tries_updates = false;
+    with_gradients.update.tries_both = false;
     const StepPrograms with_ddp(with_gradients, &ddp);
     const auto sent = [&](const StepPrograms& each) {
       return human_bytes(bytes_sent(each.train().program, spec.mesh));

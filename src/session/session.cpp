@@ -50,14 +50,15 @@ std::shared_ptr<const Dataset> open_data(const TrainConfig& config, StepSpec spe
   const auto rows_of_rank = [&](int rank) {
     spec.mesh.rank = rank;
     if (!config.training.evaluate_only) return needed_rows(spec, config.data.shuffle);
-    std::vector<bool> of_all(static_cast<std::size_t>(spec.test_rows > 0 ? spec.train_rows : 0));
+    std::vector<bool> of_all(
+        static_cast<std::size_t>(spec.input.test_rows > 0 ? spec.input.train_rows : 0));
     const std::vector<bool> of_test = needed_rows(evaluation_spec_of(spec), false);
     of_all.insert(of_all.end(), of_test.begin(), of_test.end());
     return of_all;
   };
   const auto needed = [&](std::int64_t train_rows, std::int64_t test_rows) {
-    spec.train_rows = train_rows;
-    spec.test_rows = test_rows;
+    spec.input.train_rows = train_rows;
+    spec.input.test_rows = test_rows;
     std::vector<bool> own = rows_of_rank(own_rank);
     // No rank has more rows than the first. Shares differ by a row, and all ranks must decide
     // alike.
@@ -213,8 +214,8 @@ bool Session::resolve_update() {
 void Session::try_updates(StepSpec& spec) {
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
   const std::int64_t steps = steps_of_trial(config_.training, spec, done);
-  spec.tries_updates = steps > 0;
-  if (spec.tries_updates) {
+  spec.update.tries_both = steps > 0;
+  if (spec.update.tries_both) {
     update_line_ =
         fmt::format("--update auto tries fused and separate in the first {} steps\n", steps);
   } else {
@@ -226,7 +227,7 @@ void Session::try_updates(StepSpec& spec) {
 void Session::prepare() {
   const bool may_try_updates = resolve_update();
   StepSpec spec = place_.spec_of(config_, data_.get());
-  if (start_) spec.generator = start_->generator;
+  if (start_) spec.input.generator = start_->generator;
   if (config_.training.evaluate_only) {
     spec = evaluation_spec_of(spec);
   } else {
@@ -293,15 +294,15 @@ void Session::note_last_activation() const {
 void Session::note_lost_gradients(const StepSpec& spec) const {
   // Errors of up to 1, halved or not and divided by this number, are below fp16's normal numbers.
   constexpr double kMaxNumbers = 32768;
-  if (!spec.loss_scale || spec.loss_scale->dynamic) return;
+  if (!spec.update.loss_scale || spec.update.loss_scale->dynamic) return;
   const std::int64_t rows =
       spec.chunk_rows > 0 ? spec.step_rows() : spec.micro_rows() * spec.accumulate;
   const std::int64_t numbers = rows * spec.model.outputs();
-  if (static_cast<double>(numbers) <= kMaxNumbers * spec.loss_scale->initial) return;
+  if (static_cast<double>(numbers) <= kMaxNumbers * spec.update.loss_scale->initial) return;
   print_note(program_name(config_),
              fmt::format("--loss-scale {}: the loss is a mean of {} numbers, whose gradients lose "
                          "bits in fp16; give --loss-scale dynamic",
-                         spec.loss_scale->initial, grouped(numbers)));
+                         spec.update.loss_scale->initial, grouped(numbers)));
 }
 
 std::string Session::choose_segments(StepSpec& spec, std::span<const MemoryPool> stated) {
@@ -611,7 +612,7 @@ namespace {
 
 /// For a classifier: the number of samples, over all ranks, whose class differs from that in
 /// `first`.
-std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evaluation& other,
+std::optional<std::int64_t> classes_changed(const Evaluation& first, const Evaluation& other,
                                             Group* ranks) {
   if (!first.total.accuracy) return std::nullopt;
   std::int64_t mine = 0;
@@ -638,7 +639,7 @@ Evaluation Session::evaluate(MetricsLog* metrics, const Evaluation* first) {
     };
     evaluation = evaluator.run(*config_.training.warmup, on_batch);
     evaluation.precision = precision;
-    if (first != nullptr) evaluation.changed = answers_changed(*first, evaluation, job_.ranks());
+    if (first != nullptr) evaluation.changed = classes_changed(*first, evaluation, job_.ranks());
     job_.enter(Activity::kEnd);
     if (job_.ranks() != nullptr) {
       for (const EvaluatedBatch& batch : evaluation.batches) write(batch);

@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "core/index.h"
-#include "session/rank_agreement.h"
 
 namespace barestep {
 namespace {

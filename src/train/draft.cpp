@@ -8,7 +8,6 @@
 #include "core/index.h"
 #include "core/program.h"
 #include "core/random.h"
-#include "train/stage_exchanges.h"
 
 namespace barestep {
 namespace {
@@ -173,22 +172,23 @@ void Draft::input(const Ready& x_ready) {
   const Rows own = trains ? spec_.own_rows(rows()) : Rows{0, rows()};
   const bool is_part = trains && spec_.draws_all();
   const bool reads_y = spec_.has_loss();
-  const bool reads_x = spec_.mesh.stage() == 0 || (reads_y && spec_.teacher_noise.has_value());
+  const bool reads_x =
+      spec_.mesh.stage() == 0 || (reads_y && spec_.input.teacher_noise.has_value());
   const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype, bool is_read,
                          std::optional<Tensor>& host) {
-    const bool is_drawn = spec_.data == DataKind::kRandn;
+    const bool is_drawn = spec_.input.data == DataKind::kRandn;
     const Rows whole{0, is_part ? rows() : own.count};
     Rows taken = is_part ? own : whole;
     if (!is_read) taken.count = 0;  // another stage does
     if (is_drawn && !can_skip(taken, whole, cols)) taken = whole;
     const Tensor all = buffers_.tensor(name, Category::kData, taken.count, cols, dtype, 0, 2);
     if (is_drawn) {
-      const std::int64_t bytes = state_bytes(spec_.generator);
+      const std::int64_t bytes = state_bytes(spec_.input.generator);
       tensors.generator = buffers_.tensor("generator", Category::kData, 1, bytes, DType::kU8);
       if (spec_.saves_state && !tensors.generator_host) keep_generator();
       add(data_node(Randn{.out = all,
                           .state = *tensors.generator,
-                          .generator = spec_.generator,
+                          .generator = spec_.input.generator,
                           .before = taken.first * cols,
                           .after = (whole.count - taken.first - taken.count) * cols}));
     } else {
@@ -204,9 +204,9 @@ void Draft::input(const Ready& x_ready) {
   if (x_ready) x_ready();
   if (takes_labels(spec_.model.loss)) {
     tensors.y = bring("y", 1, DType::kI32, reads_y, tensors.y_host);
-  } else if (spec_.teacher_noise) {
+  } else if (spec_.input.teacher_noise) {
     std::optional<Tensor> noise;
-    if (*spec_.teacher_noise > 0) {
+    if (*spec_.input.teacher_noise > 0) {
       noise = bring("y", spec_.model.outputs(), DType::kF32, reads_y, tensors.y_host);
     }
     tensors.y = targets_of_teacher(tensors.x, noise);
@@ -248,7 +248,7 @@ Tensor Draft::targets_of_teacher(const Tensor& x, const std::optional<Tensor>& n
   const auto in_a_row = [](const Tensor& tensor) { return tensor.flat_slice(0, tensor.size()); };
   pass.add(SumRows{.out = in_a_row(*noise),
                    .in = in_a_row(y),
-                   .beta = static_cast<float>(*spec_.teacher_noise)},
+                   .beta = static_cast<float>(*spec_.input.teacher_noise)},
            "teacher");
   return *noise;
 }
@@ -257,7 +257,7 @@ bool Draft::can_skip(const Rows& taken, const Rows& whole, std::int64_t cols) co
   const bool in_blocks = taken.first * cols % kNormalBlock == 0 &&
                          taken.count * cols % kNormalBlock == 0 &&
                          whole.count * cols % kNormalBlock == 0;
-  return in_blocks && !keeps_all_rows_ && spec_.generator == Generator::kTorchCpu;
+  return in_blocks && !keeps_all_rows_ && spec_.input.generator == Generator::kTorchCpu;
 }
 
 void Draft::keep_generator() {
@@ -269,14 +269,14 @@ void Draft::keep_generator() {
 }
 
 void Draft::add_scalars() {
-  const std::int64_t rows = spec_.loss_scale ? kScalarRows : 1;
-  const std::int64_t count = scalars_of(spec_.optimizer);
+  const std::int64_t rows = spec_.update.loss_scale ? kScalarRows : 1;
+  const std::int64_t count = scalars_of(spec_.update.optimizer);
   scalars_ = buffers_.tensor("scalars", Category::kOptimizer, rows, count, DType::kF32, 0, 2);
   const Tensor host =
       buffers_.tensor("scalars_host", Category::kData, rows, count, DType::kF32, 0, 2, true);
   tensors().scalars_host = host;
   add(data_node(Copy{.to = scalars_, .from = host}));
-  if (spec_.loss_scale) take_scaling();
+  if (spec_.update.loss_scale) take_scaling();
 }
 
 void Draft::take_scaling() {
@@ -306,7 +306,7 @@ void Draft::add_step_number() {
 std::optional<StepRows> Draft::step_rows(const MicroStep& part, int device) {
   if (!number_) return std::nullopt;
   const Tensor number = on_device(*number_, device);
-  const bool takes_turns = spec_.data != DataKind::kRandn && spec_.in_turns;
+  const bool takes_turns = spec_.input.data != DataKind::kRandn && spec_.input.in_turns;
   const StepRows own = takes_turns ? StepRows{number, spec_.mesh.data_rank(), spec_.mesh.data}
                                    : StepRows{number, spec_.own_rows(rows()).first};
   return own.from(part.first_sample);
@@ -350,7 +350,7 @@ Draft::Placed& Draft::placed(int device) {
       .emplace(device, Placed{.layers = layers,
                               .parameters = parameters,
                               .flat = take_flat_buffers(buffers_, spec_.model, parameters, device,
-                                                        holding, spec_.held_parameters),
+                                                        holding, spec_.update.held_parameters),
                               .scratch = Scratch(buffers_, device, model_.stores_gradients),
                               .models = {}})
       .first->second;
@@ -469,7 +469,7 @@ void Draft::passes(const PassSchedule& schedule, const StepHooks& hooks) {
     own.micro_step = number;
     own.is_last = is_last;
     own.step_rows = step_rows(part, own.device);
-    own.beta = (is_first && spec_.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
+    own.beta = (is_first && spec_.update.zero_grad) || hooks.pass.overwrites_gradients ? 0 : 1;
     own.is_empty = is_zero(part);
     own.leaves_weights = splits;
     const NodeId first_node = step_.program.size();

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,45 +22,55 @@
 
 namespace barestep {
 
+/// Where a step's samples come from.
+struct InputSpec {
+  DataKind data = DataKind::kRandn;
+  Generator generator = Generator::kTorchCpu;  // for random data; see generator_of
+  bool own_data = false;        // random data: a stream for each data rank, not one for all
+  std::int64_t train_rows = 0;  // rows of the training set; 0: endless random data
+  std::int64_t test_rows = 0;
+  bool drop_last = false;          // drops the rows of an epoch after its last whole step
+  bool in_turns = true;            // files: ranks take the rows of an epoch in turn
+  std::int64_t workers_ahead = 0;  // batches that the loader's workers may be ahead together
+  bool streams = false;            // samples stay in their files and are read batch by batch
+  // Random data: the targets are a teacher's outputs, plus this times random numbers.
+  std::optional<double> teacher_noise{};
+};
+
+/// How gradients become new weights.
+struct UpdateSpec {
+  OptimizerConfig optimizer{};
+  bool tries_both = false;  // builds steps with stored gradients and without
+  bool zero_grad = true;
+  std::optional<double> clip_norm{};        // upper bound of the norm of all gradients
+  std::optional<LossScaling> loss_scale{};  // for fp16
+  std::int64_t staleness = 0;               // steps by which gradients are applied late
+  std::int64_t sync_every = 1;              // steps of local SGD in a round
+  OuterOptimizer outer = OuterOptimizer::kNone;
+  // Numbers in this rank's flat buffer of parameters, if data ranks divide it; StepPrograms asks
+  // the scheme.
+  std::optional<std::int64_t> held_parameters{};
+};
+
 /// All inputs from which the programs of a run are built.
 struct StepSpec {
   ModelSpec model;
-  DataKind data = DataKind::kRandn;
-  Generator generator = Generator::kTorchCpu;  // for random data; see generator_of
-  Mesh mesh{};                                 // the place of these programs among the ranks
-  bool own_data = false;         // random data: a stream for each data rank, not one for all
+  InputSpec input{};
+  UpdateSpec update{};
+  Mesh mesh{};                   // the place of these programs among the ranks
   std::int64_t batch_size = 64;  // rows per micro-step, all ranks together
   std::int64_t accumulate = 1;   // micro-steps per step
   // Above 0, with --reproducible: a step consists of chunks of so many rows, and the last one may
   // be smaller. A rank has whole chunks, and each is a micro-step, whatever `accumulate` says.
   std::int64_t chunk_rows = 0;
-  PipelineSpec pipeline{};      // its stages are ranks, or devices of this process
-  std::int64_t train_rows = 0;  // rows of the training set; 0: endless random data
-  std::int64_t test_rows = 0;
-  bool tries_updates = false;      // builds steps with stored gradients and without
-  bool drop_last = false;          // drops the rows of an epoch after its last whole step
-  bool in_turns = true;            // files: ranks take the rows of an epoch in turn
-  std::int64_t workers_ahead = 0;  // batches that the loader's workers may be ahead together
-  bool streams = false;            // samples stay in their files and are read batch by batch
-  OptimizerConfig optimizer{};
-  bool zero_grad = true;
-  std::optional<double> clip_norm{};  // upper bound of the norm of all gradients
-  double delay_s = 0;                 // a pause before backward
-  double jitter_s = 0;                // and a random one, up to this long
-  double io_delay_s = 0;              // a pause before all other work on the compute lane
-  std::int64_t workspace_bytes = 0;   // for the compute lane; see core/device.h
-  bool saves_state = false;           // the run may be asked for its state between any two steps
-  bool verifies = false;              // steps may run again from the state that they began with
-  bool has_own_memory = false;        // the device's memory is not the host's
-  // Numbers in this rank's flat buffer of parameters, if data ranks divide it; StepPrograms asks
-  // the scheme.
-  std::optional<std::int64_t> held_parameters{};
-  std::optional<LossScaling> loss_scale{};  // for fp16
-  std::int64_t staleness = 0;               // steps by which gradients are applied late
-  std::int64_t sync_every = 1;              // steps of local SGD in a round
-  OuterOptimizer outer = OuterOptimizer::kNone;
-  // Random data: the targets are a teacher's outputs, plus this times random numbers.
-  std::optional<double> teacher_noise{};
+  PipelineSpec pipeline{};           // its stages are ranks, or devices of this process
+  double delay_s = 0;                // a pause before backward
+  double jitter_s = 0;               // and a random one, up to this long
+  double io_delay_s = 0;             // a pause before all other work on the compute lane
+  std::int64_t workspace_bytes = 0;  // for the compute lane; see core/device.h
+  bool saves_state = false;          // the run may be asked for its state between any two steps
+  bool verifies = false;             // steps may run again from the state that they began with
+  bool has_own_memory = false;       // the device's memory is not the host's
 
   /// The stages of the pipeline that this process has, each on a device: all, or where stages are
   /// ranks, its own.
@@ -98,20 +107,21 @@ struct StepSpec {
     return std::max(of_batch, std::min(micro_rows(), own_test_rows().count));
   }
 
-  /// The batches that are kept ahead of the run: at most those of an epoch. A rank that streams
-  /// samples knows two steps before it lacks any, so that all ranks can end after the same step.
+  /// The batches that are kept ahead of the run: at most those of an epoch. A rank that
+  /// input.streams samples knows two steps before it lacks any, so that all ranks can end after the
+  /// same step.
   [[nodiscard]] std::int64_t batches_ahead() const {
-    const std::int64_t least = streams && mesh.ranks() > 1 ? 2 : 0;
-    return std::min(std::max(workers_ahead, least), steps_of_epoch());
+    const std::int64_t least = input.streams && mesh.ranks() > 1 ? 2 : 0;
+    return std::min(std::max(input.workers_ahead, least), steps_of_epoch());
   }
 
   /// Rows of an epoch: the training set, plus its first rows again if ranks take turns and their
   /// shares would otherwise be unequal, or without the rows after the last whole step if those are
   /// dropped.
   [[nodiscard]] std::int64_t epoch_rows() const {
-    const std::int64_t padded = (train_rows + mesh.data - 1) / mesh.data * mesh.data;
-    const std::int64_t rows = in_turns ? padded : train_rows;
-    return drop_last ? rows / step_rows() * step_rows() : rows;
+    const std::int64_t padded = (input.train_rows + mesh.data - 1) / mesh.data * mesh.data;
+    const std::int64_t rows = input.in_turns ? padded : input.train_rows;
+    return input.drop_last ? rows / step_rows() * step_rows() : rows;
   }
   /// 0 for random data.
   [[nodiscard]] std::int64_t steps_of_epoch() const {
@@ -128,10 +138,10 @@ struct StepSpec {
   }
 
   /// The rows of the test set that this rank evaluates.
-  [[nodiscard]] Rows own_test_rows() const { return own_rows(test_rows); }
+  [[nodiscard]] Rows own_test_rows() const { return own_rows(input.test_rows); }
 
   /// Whether each rank draws its rows out of one stream of all ranks' rows.
-  [[nodiscard]] bool draws_all() const { return data == DataKind::kRandn && !own_data; }
+  [[nodiscard]] bool draws_all() const { return input.data == DataKind::kRandn && !input.own_data; }
 };
 
 /// The model whose outputs are the targets of --data teacher: two layers, the first as wide as the
@@ -411,6 +421,8 @@ class Draft {
   }
 
  private:
+  class Update;
+
   /// What a device has of the model.
   struct Placed {
     LayerRange layers;
@@ -464,37 +476,6 @@ class Draft {
   void add_jitter();
   void add_step_number();
   void take_scaling();
-  /// What a device updates; `tensors` are of the whole flat buffers, without gradients.
-  struct DeviceUpdate {
-    OptimizerState state;
-    UpdateTensors tensors;
-    std::vector<UpdatedPart> parts;
-  };
-  [[nodiscard]] DeviceUpdate update_of(int device, const UpdateOptions& options);
-  [[nodiscard]] UpdatedPart whole_part(int device, const UpdateTensors& whole);
-  /// The tensors of the update, without the optimizer's own memory.
-  [[nodiscard]] UpdateTensors update_tensors(int device = 0);
-  OptimizerState optimizer(int device = 0,
-                           const std::optional<std::vector<FlatRange>>& ranges = {});
-  void update_from_factors(const UpdateOptions& options);
-  Tensor add_clip_factor(const Tensor& squares);
-  void add_update(DeviceOp op, const std::string& block = "", int device = 0);
-  /// Adds up a number of all ranks that share a copy of the model.
-  void add_up_over_model(const Tensor& number, const char* name);
-  /// The ranges of the flat buffers whose parameters are cut among tensor ranks.
-  [[nodiscard]] std::vector<FlatRange> counted_ranges(const FlatRange& within, int device);
-  /// The squares of a device's gradients, counted once over the ranks of a copy of the model.
-  void add_squares_of_copy(const Tensor& out, const DeviceUpdate& update, int device);
-  /// Before the step: checks the gradients that this process uses, by device.
-  void find_inf(std::span<const DeviceUpdate> updates, const UpdateOptions& options);
-  /// After the step.
-  void update_scale();
-  Tensor add_squares(std::span<const DeviceUpdate> updates, const UpdateOptions& options);
-  /// One number of each device in a row on device 0.
-  Tensor gather_numbers(const char* name, const std::vector<Tensor>& by_device);
-  /// One number for each Linear, computed from Gram matrices of its factors, which share their
-  /// memory.
-  Tensor add_squares_of(const std::function<Factors(int linear)>& factors);
 
   StepKind kind_;
   Buffers& buffers_;
@@ -515,6 +496,11 @@ class Draft {
   std::vector<KeptBuffer> kept_{};
   std::map<std::pair<BufferId, int>, Tensor> copies_{};  // by original and device
 };
+
+/// The exchanges of a stage with its neighbors, where stages are ranks: hooks that add a
+/// SendReceive wherever exchanges_of_stage() has an exchange. `of_stages` are the passes of all
+/// stages. The draft must outlive the hooks.
+StageHooks stage_exchanges(Draft& draft, const std::vector<PassSchedule>& of_stages);
 
 /// Rejects `--update fused`. Throws Error(kConfiguration).
 [[noreturn]] void refuse_fused_update(const char* why);

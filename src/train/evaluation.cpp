@@ -81,7 +81,8 @@ EvaluationReport EvaluationPart::report(const StepProgram& batch,
 
 EvaluationSum::EvaluationSum(const StepPrograms& programs, const Dataset* dataset, Group* ranks)
     : programs_(programs), ranks_(ranks) {
-  if (dataset != nullptr) target_variances_ = dataset->target_variances(programs.spec().test_rows);
+  if (dataset != nullptr)
+    target_variances_ = dataset->target_variances(programs.spec().input.test_rows);
 }
 
 EvaluationReport EvaluationSum::finish() {

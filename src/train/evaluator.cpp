@@ -46,7 +46,7 @@ class Evaluator::Input final : public StepInput {
  public:
   Input(const Dataset& dataset, const StepSpec& spec)
       : dataset_(dataset),
-        begin_(dataset.train_rows() + dataset.test_rows() - spec.test_rows +
+        begin_(dataset.train_rows() + dataset.test_rows() - spec.input.test_rows +
                spec.own_test_rows().first),
         rows_(static_cast<std::size_t>(spec.batch_size)) {}
 

@@ -42,7 +42,7 @@ std::int64_t checkpoint_bytes(const StepPrograms& programs, const MemoryPool& po
 bool fits_with_one_ahead(const StepPrograms& programs, const MemoryPool& pool) {
   StepSpec spec = programs.spec();
   if (spec.batches_ahead() <= 1) return false;
-  spec.workers_ahead = 1;
+  spec.input.workers_ahead = 1;
   return fits(StepPrograms(spec, programs.scheme()), pool);
 }
 
@@ -60,7 +60,7 @@ std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const Me
 /// Whether it fits without the gradients of the separate update.
 bool fits_if_fused(const StepPrograms& programs, const MemoryPool& pool) {
   StepSpec spec = programs.spec();
-  if (!std::exchange(spec.tries_updates, false)) return false;
+  if (!std::exchange(spec.update.tries_both, false)) return false;
   spec.model.stores_gradients = false;
   return fits(StepPrograms(spec, programs.scheme()), pool);
 }

@@ -15,7 +15,7 @@ namespace {
 /// This rank's samples in a step whose rows begin at `first` of an epoch.
 BatchRows own_batch(const StepSpec& spec, std::int64_t first, std::int64_t rows) {
   const Rows own = spec.own_rows(rows);
-  if (!spec.in_turns) return {.first = first + own.first, .count = own.count};
+  if (!spec.input.in_turns) return {.first = first + own.first, .count = own.count};
   return {.first = first + spec.mesh.data_rank(), .stride = spec.mesh.data, .count = own.count};
 }
 
@@ -31,7 +31,7 @@ std::int64_t steps_of_trial(const TrainingConfig& training, const StepSpec& spec
   constexpr std::int64_t kMin = 4;
   constexpr std::int64_t kMax = 10;
   // At most one step of the trial is the smaller one at the end of an epoch, which does not count.
-  if (spec.train_rows > 0 && spec.steps_of_epoch() <= kMax) return 0;
+  if (spec.input.train_rows > 0 && spec.steps_of_epoch() <= kMax) return 0;
   // The last step of the warm-up is one of the chosen program.
   const std::int64_t left =
       first_measured_step(training, steps_of(training, spec), done) - done - 1;
@@ -51,7 +51,7 @@ std::optional<Batch> Schedule::next() {
   if (step_ == steps_) return std::nullopt;
   const StepPlace place = place_of(step_);
   const bool may_end = programs_.has_common_weights_after(place);
-  if (programs_.spec().train_rows == 0) {
+  if (programs_.spec().input.train_rows == 0) {
     return Batch{.program = &programs_.of(place, true), .number = step_++, .may_end = may_end};
   }
   const std::int64_t of_epoch = programs_.spec().steps_of_epoch();
@@ -121,18 +121,19 @@ NextBatch batches_of(Schedule schedule) {
 }
 
 std::vector<bool> needed_rows(const StepSpec& spec, bool shuffle) {
-  const auto begin = static_cast<std::size_t>(spec.train_rows);
+  const auto begin = static_cast<std::size_t>(spec.input.train_rows);
   // Shuffled, each rank reads all rows of the training set sooner or later.
   std::vector<bool> needed(begin, shuffle || spec.mesh.data == 1);
-  needed.resize(begin + static_cast<std::size_t>(spec.test_rows), false);
+  needed.resize(begin + static_cast<std::size_t>(spec.input.test_rows), false);
   const Rows own = spec.own_test_rows();
-  std::fill_n(needed.begin() + spec.train_rows + own.first, own.count, true);
+  std::fill_n(needed.begin() + spec.input.train_rows + own.first, own.count, true);
   if (begin == 0 || needed.front()) return needed;
   for (std::int64_t first = 0; first < spec.epoch_rows(); first += spec.step_rows()) {
     const std::int64_t rows = std::min(spec.step_rows(), spec.epoch_rows() - first);
     const BatchRows batch = own_batch(spec, first, rows);
     for (std::int64_t i = 0; i < batch.count; ++i) {
-      needed[static_cast<std::size_t>((batch.first + i * batch.stride) % spec.train_rows)] = true;
+      needed[static_cast<std::size_t>((batch.first + i * batch.stride) % spec.input.train_rows)] =
+          true;
     }
   }
   return needed;

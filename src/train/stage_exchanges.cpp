@@ -1,5 +1,4 @@
-#include "train/stage_exchanges.h"
-
+// The exchanges of a pipeline's stage with its neighbors.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "train/draft.h"
 
 namespace barestep {
 namespace {

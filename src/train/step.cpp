@@ -16,12 +16,13 @@ namespace barestep {
 namespace {
 
 void require_whole_step(const StepSpec& spec) {
-  if (!spec.drop_last || spec.train_rows == 0 || spec.epoch_rows() > 0) return;
+  if (!spec.input.drop_last || spec.input.train_rows == 0 || spec.epoch_rows() > 0) return;
   fail(ExitCode::kConfiguration,
        {.what = "--drop-last",
         .value = "",
-        .why = fmt::format("the training set has {} {}, a step takes {}", grouped(spec.train_rows),
-                           noun_for(spec.train_rows, "sample"), grouped(spec.step_rows())),
+        .why = fmt::format("the training set has {} {}, a step takes {}",
+                           grouped(spec.input.train_rows),
+                           noun_for(spec.input.train_rows, "sample"), grouped(spec.step_rows())),
         .remedy = "use a smaller --batch-size"});
 }
 
@@ -77,15 +78,10 @@ void require_layer_for_each_stage(const StepSpec& spec) {
 }  // namespace
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
-  StepSpec spec{.model = model_spec_of(config, kind),
-                .data = config.data.kind,
+  StepSpec spec{
+      .model = model_spec_of(config, kind),
+      .input = {.data = config.data.kind,
                 .generator = generator_of(kind),
-                .batch_size = config.data.batch_size,
-                .accumulate = config.training.accumulate,
-                .chunk_rows = config.training.chunk_rows.value_or(0),
-                .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
-                             .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
-                             .schedule = config.parallel.schedule},
                 .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
                 .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
                 .drop_last = config.data.drop_last,
@@ -93,22 +89,28 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                                      ? 0
                                      : std::int64_t{config.data.workers} * config.data.prefetch,
                 .streams = dataset != nullptr && !dataset->is_loaded(),
-                .optimizer = config.optimizer,
-                .zero_grad = config.training.zero_grad,
-                .clip_norm = config.training.clip_norm,
-                .delay_s = config.injected.delay_ms / 1e3,
-                .jitter_s = config.injected.jitter_ms / 1e3,
-                .io_delay_s = io_delay_in_step_s(config.data),
-                .workspace_bytes = workspace_bytes(kind),
-                .saves_state = !config.checkpoint.folder.empty(),
-                .verifies = config.output.verify_every.has_value(),
-                .has_own_memory = kind == DeviceKind::kCuda,
-                .loss_scale = loss_scaling_of(config),
-                .staleness = config.training.staleness,
-                .sync_every = config.parallel.sync_every,
-                .outer = config.parallel.outer,
                 .teacher_noise =
-                    config.data.teacher ? std::optional(config.data.teacher_noise) : std::nullopt};
+                    config.data.teacher ? std::optional(config.data.teacher_noise) : std::nullopt},
+      .update = {.optimizer = config.optimizer,
+                 .zero_grad = config.training.zero_grad,
+                 .clip_norm = config.training.clip_norm,
+                 .loss_scale = loss_scaling_of(config),
+                 .staleness = config.training.staleness,
+                 .sync_every = config.parallel.sync_every,
+                 .outer = config.parallel.outer},
+      .batch_size = config.data.batch_size,
+      .accumulate = config.training.accumulate,
+      .chunk_rows = config.training.chunk_rows.value_or(0),
+      .pipeline = {.stages = static_cast<int>(config.parallel.pipeline),
+                   .micro_batches = static_cast<int>(micro_batches_of(config.parallel)),
+                   .schedule = config.parallel.schedule},
+      .delay_s = config.injected.delay_ms / 1e3,
+      .jitter_s = config.injected.jitter_ms / 1e3,
+      .io_delay_s = io_delay_in_step_s(config.data),
+      .workspace_bytes = workspace_bytes(kind),
+      .saves_state = !config.checkpoint.folder.empty(),
+      .verifies = config.output.verify_every.has_value(),
+      .has_own_memory = kind == DeviceKind::kCuda};
   require_layer_for_each_stage(spec);
   return spec;
 }
@@ -116,8 +118,8 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
 StepSpec evaluation_spec_of(StepSpec training) {
   StepSpec spec = std::move(training);
   spec.model.trains = false;
-  if (spec.test_rows == 0) spec.test_rows = spec.train_rows;
-  spec.train_rows = 0;
+  if (spec.input.test_rows == 0) spec.input.test_rows = spec.input.train_rows;
+  spec.input.train_rows = 0;
   return spec;
 }
 
@@ -133,17 +135,17 @@ void Scheme::build(Draft& draft) const {
   std::optional<ChunkSums> chunks;
   if (draft.spec().chunk_rows > 0) chunks.emplace(draft);
   draft.passes({.pass = chunks ? chunks->hooks() : PassHooks{}});
-  if (draft.spec().staleness == 0) return draft.update();
+  if (draft.spec().update.staleness == 0) return draft.update();
   static_cast<void>(draft.update_later());
 }
 
 std::vector<StepKind> Scheme::kinds(const StepSpec& spec) const {
-  if (spec.staleness == 0) return {StepKind::kTraining};
+  if (spec.update.staleness == 0) return {StepKind::kTraining};
   return {StepKind::kTraining, StepKind::kFirstTraining};
 }
 
 StepKind Scheme::kind_of(const StepPlace& place, const StepSpec& spec) const {
-  return place.number < spec.staleness ? StepKind::kFirstTraining : StepKind::kTraining;
+  return place.number < spec.update.staleness ? StepKind::kFirstTraining : StepKind::kTraining;
 }
 
 void Scheme::evaluate(Draft& draft) const {
@@ -164,10 +166,10 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   // PyTorch reduces and accumulates gradients in fp32, and so are those of norms.
   ModelSpec& model = spec_.model;
   model.wide_gradients = model.numbers == DType::kF32 || model.transformer || scheme != nullptr ||
-                         spec.accumulate > 1 || spec.chunk_rows > 0 || !spec.zero_grad ||
-                         spec.staleness > 0;
+                         spec.accumulate > 1 || spec.chunk_rows > 0 || !spec.update.zero_grad ||
+                         spec.update.staleness > 0;
   require_whole_step(spec);
-  spec_.held_parameters.reset();  // the spec may be another scheme's
+  spec_.update.held_parameters.reset();  // the spec may be another scheme's
   if (scheme != nullptr) {
     const Mesh& mesh = spec.mesh;
     std::int64_t held = 0;
@@ -175,11 +177,11 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
          scheme->held(Category::kParameters, list_, mesh.data_rank(), mesh.data)) {
       held += range.count;
     }
-    if (held != list_.bytes() / bytes_of(DType::kF32)) spec_.held_parameters = held;
+    if (held != list_.bytes() / bytes_of(DType::kF32)) spec_.update.held_parameters = held;
   }
   hold_stages();
   if (spec.model.trains) used_ = training_steps(spec_);
-  if (spec.model.trains && spec.tries_updates) {
+  if (spec.model.trains && spec.update.tries_both) {
     StepSpec other = spec_;
     other.model.stores_gradients = !other.model.stores_gradients;
     other_ = training_steps(other);
@@ -187,7 +189,7 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   if (spec.verifies) make_room_for_verification();
   if (spec.saves_state) make_room_for_state();
   if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
-  if (spec.test_rows > 0) build_evaluation();
+  if (spec.input.test_rows > 0) build_evaluation();
   if (spec.model.int8) {
     Draft draft(StepKind::kEvaluation, "quantize", 0, buffers_, spec_);
     draft.quantize();
@@ -206,12 +208,13 @@ void StepPrograms::hold_stages() {
     }
     const Parameters parameters = parameters_of(spec_.model, layers);
     const std::int64_t numbers = parameters.bytes() / bytes_of(DType::kF32);
-    stages_.push_back({.device = device,
-                       .parameters = parameters,
-                       .range = {0, numbers},
-                       .held_numbers = spec_.held_parameters.value_or(numbers),
-                       .flat = take_flat_buffers(buffers_, spec_.model, parameters, device,
-                                                 Holding::kParameters, spec_.held_parameters)});
+    stages_.push_back(
+        {.device = device,
+         .parameters = parameters,
+         .range = {0, numbers},
+         .held_numbers = spec_.update.held_parameters.value_or(numbers),
+         .flat = take_flat_buffers(buffers_, spec_.model, parameters, device, Holding::kParameters,
+                                   spec_.update.held_parameters)});
     // The parameters added last come first.
     for (HeldStage& before : stages_) {
       if (before.device < device) before.range.first += numbers;
@@ -228,8 +231,8 @@ void StepPrograms::build_evaluation() {
   };
   evaluations_ = programs_for(own);
   // The first data rank has the most rows.
-  if (spec_.held_parameters) {
-    evaluations_ = programs_for(share_of_rank(spec_.test_rows, 0, spec_.mesh.data).count);
+  if (spec_.update.held_parameters) {
+    evaluations_ = programs_for(share_of_rank(spec_.input.test_rows, 0, spec_.mesh.data).count);
   }
   evaluate_ = new_step(StepKind::kEvaluation, "evaluate", rows, spec_);
   if (const std::int64_t rest = own - (evaluations_ - 1) * rows; rest != rows) {
@@ -260,8 +263,8 @@ const StepProgram* StepPrograms::last_batch() const {
 }
 
 void StepPrograms::settle_update(bool stores_gradients) {
-  BARESTEP_REQUIRE(spec_.tries_updates, "the programs have both ways to update");
-  spec_.tries_updates = false;
+  BARESTEP_REQUIRE(spec_.update.tries_both, "the programs have both ways to update");
+  spec_.update.tries_both = false;
   if (spec_.model.stores_gradients == stores_gradients) return;
   spec_.model.stores_gradients = stores_gradients;
   std::swap(used_, other_);

@@ -5,8 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/config.h"
@@ -110,7 +108,7 @@ class StepPrograms {
   [[nodiscard]] const StepProgram* last_batch() const;
   /// Whether both ways to update are there, and none has been settled on; train() is the one of
   /// spec().model.stores_gradients.
-  [[nodiscard]] bool tries_updates() const { return spec_.tries_updates; }
+  [[nodiscard]] bool tries_updates() const { return spec_.update.tries_both; }
   /// From now on all training steps update this way, which does not change a bit of their results.
   /// Call between steps.
   void settle_update(bool stores_gradients);

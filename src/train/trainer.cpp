@@ -26,7 +26,7 @@ namespace {
 /// Ranks with data of their own seed their streams as torch.manual_seed(seed + rank) does.
 std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
   return config.training.seed +
-         static_cast<std::uint64_t>(spec.own_data ? spec.mesh.data_rank() : 0);
+         static_cast<std::uint64_t>(spec.input.own_data ? spec.mesh.data_rank() : 0);
 }
 
 /// Whether the host waits for each step before it queues the next one. Profiles need such steps;
@@ -71,7 +71,7 @@ class Trainer::Input final : public StepInput {
         const Schedule& schedule, StepProfiler* profiler, std::span<std::byte> room)
       : config_(config),
         spec_(spec),
-        updates_(std::max<std::int64_t>(schedule.steps() - spec.staleness, 1)),
+        updates_(std::max<std::int64_t>(schedule.steps() - spec.update.staleness, 1)),
         profiler_(profiler) {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
@@ -95,7 +95,7 @@ class Trainer::Input final : public StepInput {
   /// The update of a step, counted from 0, without loss scaling. Steps before the first update
   /// count as that one.
   [[nodiscard]] std::int64_t update_of(const Batch& batch) const {
-    return std::max<std::int64_t>(batch.number - spec_.staleness, 0);
+    return std::max<std::int64_t>(batch.number - spec_.update.staleness, 0);
   }
 
   /// Sets the scaling after the newest finished step; the next steps' scalars start there.
@@ -260,7 +260,7 @@ void Trainer::set_state(const TrainingState* start, FlatWeights loaded) {
   for (BufferId id = 0; id < buffers.size(); ++id) {
     if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
   }
-  if (programs_.spec().teacher_noise) initialize_teacher();
+  if (programs_.spec().input.teacher_noise) initialize_teacher();
   if (start != nullptr) {
     restore(*start);
   } else {
@@ -347,7 +347,7 @@ FlatWeights Trainer::part_of_loaded(FlatWeights whole) {
 void Trainer::upload_generator(const TorchGenerator& behind_weights) {
   const auto& state = programs_.train().tensors.generator;
   if (!state) return;
-  if (programs_.spec().generator == Generator::kTorchCpu) {
+  if (programs_.spec().input.generator == Generator::kTorchCpu) {
     // The data continue the random stream that started with the weights, as in a PyTorch script
     // with one seed.
     upload(&behind_weights, *state);
@@ -391,11 +391,11 @@ void Trainer::restore_generator(const TrainingState& start) {
   const std::vector<std::string> names = generator_names(spec);
   for (int stream = 0; stream < static_cast<int>(names.size()); ++stream) {
     const StoredTensor* const stored = start.find(at(names, stream));
-    std::vector<std::byte> bytes(bytes_of_generator(spec.generator));
+    std::vector<std::byte> bytes(bytes_of_generator(spec.input.generator));
     if (stored != nullptr) bytes = stored->bytes;
     if (has_ranks()) ranks_->broadcast(bytes, 0);
-    if (spec.own_data && stream != spec.mesh.data_rank()) continue;
-    if (spec.generator == Generator::kTorchCpu) {
+    if (spec.input.own_data && stream != spec.mesh.data_rank()) continue;
+    if (spec.input.generator == Generator::kTorchCpu) {
       const auto generator = TorchGenerator::from_state(bytes);
       BARESTEP_REQUIRE(generator.has_value(), "a state that require_state() has seen");
       upload(&*generator, *state);
@@ -418,7 +418,7 @@ std::vector<std::byte> Trainer::generator_state() {
   } else {
     download(raw.data(), *tensors.generator);
   }
-  if (programs_.spec().generator != Generator::kTorchCpu) return raw;
+  if (programs_.spec().input.generator != Generator::kTorchCpu) return raw;
   TorchGenerator generator(0);
   std::memcpy(&generator, raw.data(), raw.size());
   return generator.state();
@@ -497,7 +497,7 @@ void Trainer::begin_scaling() {
   const auto& scaling = programs_.train().tensors.scaling;
   if (!scaling) return;
   if (!position_.scaling) {
-    const auto initial = static_cast<float>(programs_.spec().loss_scale->initial);
+    const auto initial = static_cast<float>(programs_.spec().update.loss_scale->initial);
     position_.scaling = ScalingPosition{.scale = initial};
   }
   const ScalingPosition& position = *position_.scaling;
@@ -740,7 +740,8 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
       position_.scaling ? position_.scaling->updates : input_->update_of(batch);
   const std::optional<ScalingReport> scaling = follow_scaling(batch, addresses);
   // A step that overflows is skipped; then the scale or the batch changes.
-  const bool may_recover = scaling && scaling->skipped && programs_.spec().loss_scale->dynamic;
+  const bool may_recover =
+      scaling && scaling->skipped && programs_.spec().update.loss_scale->dynamic;
   if (!std::isfinite(loss) && !may_recover) {
     const std::string before =
         last_loss_ ? fmt::format(", it was {} at step {}", *last_loss_, batch.number - 1) : "";

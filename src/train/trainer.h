@@ -1,7 +1,6 @@
 // The trainer: runs a configuration on a device with data to the end.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>

@@ -59,7 +59,7 @@ std::vector<StateKind> kinds_of_state(const StepPrograms& programs) {
   for (const KeptBuffer& kept : programs.kept()) {
     add(std::string(kKept) + kept.prefix, [&](const HeldStage&) { return kept.flat; });
   }
-  if (!programs.spec().zero_grad) {
+  if (!programs.spec().update.zero_grad) {
     const std::string name = name_of_buffer(programs.gradients());
     add(std::string(kGradients),
         [&](const HeldStage& stage) { return programs.buffers().find(name, stage.device); });
@@ -144,8 +144,8 @@ std::size_t bytes_of_generator(Generator generator) {
 }
 
 std::vector<std::string> generator_names(const StepSpec& spec) {
-  if (spec.data != DataKind::kRandn) return {};
-  if (!spec.own_data) return {std::string(kGenerator)};
+  if (spec.input.data != DataKind::kRandn) return {};
+  if (!spec.input.own_data) return {std::string(kGenerator)};
   std::vector<std::string> names;
   for (int rank = 0; rank < spec.mesh.data; ++rank) {
     names.push_back(fmt::format("{}.rank{}", kGenerator, rank));
@@ -158,7 +158,7 @@ std::vector<TensorForm> state_tensors(const StepPrograms& programs) {
   for (const StatePart& part : state_parts(programs)) {
     tensors.push_back({part.name, "F32", part.shape, part.bytes()});
   }
-  const auto bytes = static_cast<std::int64_t>(bytes_of_generator(programs.spec().generator));
+  const auto bytes = static_cast<std::int64_t>(bytes_of_generator(programs.spec().input.generator));
   for (const std::string& name : generator_names(programs.spec())) {
     tensors.push_back({name, "U8", {bytes}, bytes});
   }
@@ -186,7 +186,7 @@ std::int64_t generator_offset(const StepPrograms& programs) {
 
 std::int64_t bytes_saved(const StepPrograms& programs) {
   const std::size_t generator =
-      saves_generator(programs) ? bytes_of_generator(programs.spec().generator) : 0;
+      saves_generator(programs) ? bytes_of_generator(programs.spec().input.generator) : 0;
   return generator_offset(programs) + static_cast<std::int64_t>(generator);
 }
 
@@ -218,7 +218,8 @@ std::vector<TensorPiece> saved_pieces(const StepPrograms& programs,
     });
   }
   if (saves_generator(programs)) {
-    const std::int64_t stream = programs.spec().own_data ? programs.spec().mesh.data_rank() : 0;
+    const std::int64_t stream =
+        programs.spec().input.own_data ? programs.spec().mesh.data_rank() : 0;
     const std::int64_t offset = generator_offset(programs);
     pieces.push_back({std::ssize(parts) + stream, 0, bytes_at(offset, std::ssize(saved) - offset)});
   }

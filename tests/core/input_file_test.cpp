@@ -41,17 +41,29 @@ TEST_F(InstalledFolder, HasTheNamesOfItsFilesWithAnEnding) {
   file("a100.json", "");
   file("a100.cpp", "");
   EXPECT_THAT(installed_names(folder(), ".json"), ElementsAre("a100", "t4"));
-  require_installed("machine card", "t5", folder(), installed_names(folder(), ".json"));
+}
+
+TEST_F(InstalledFolder, IsLookedIntoForANameAndNotForAFile) {
+  const auto found = [&](const std::string& name) {
+    return given_or_installed("machine card", name, folder(), std::vector<std::string>{"t4"},
+                              ".json");
+  };
+  EXPECT_EQ(found("t4"), folder() / "t4.json");
+  EXPECT_EQ(found("else/t5.json"), "else/t5.json");
+  expect_error(ExitCode::kUsage,
+               "machine card 't5': no machine card has this name; did you mean 't4'? a file's name "
+               "ends in .json",
+               [&] { found("t5"); });
+  expect_error(ExitCode::kUsage, "name one of t4, or a file in .json", [&] { found("h100"); });
 }
 
 TEST_F(InstalledFolder, ThatIsMissingHasNoNamesAndIsNamedWhenOneIsAskedFor) {
   const std::filesystem::path missing = folder() / "cards";
   EXPECT_THAT(installed_names(missing, ".json"), testing::IsEmpty());
-  expect_error(
-      ExitCode::kNoInput,
-      "machine card 't4': there is no folder '" + missing.string() +
-          "'; install barestep again, or give a file",
-      [&] { require_installed("machine card", "t4", missing, installed_names(missing, ".json")); });
+  expect_error(ExitCode::kNoInput,
+               "machine card 't4': there is no folder '" + missing.string() +
+                   "'; install barestep again, or give a file",
+               [&] { given_or_installed("machine card", "t4", missing, {}, ".json"); });
 }
 
 class ContentHash : public TempDirTest {};

@@ -63,14 +63,12 @@ TEST(RankChecker, FindsNothingWhereAllRanksDoTheSame) {
 
 TEST(RankChecker, FindsWhereRanksDoNotHaveTheSameCollectives) {
   const Mesh two{.data = 2};
-  EXPECT_EQ(
-      checked(two, {{{.name = "a"}, {.name = "b"}}, {{.name = "a"}, {.name = "c"}}}),
-      "rank 1 has all_reduce 'c' of 16 B as number 2 of the collectives on its all axis, where "
-      "rank 0 has all_reduce 'b' of 16 B");
-  EXPECT_EQ(
-      checked(two, {{{.name = "a"}}, {{.name = "a", .floats = 5}}}),
-      "rank 1 has all_reduce 'a' of 20 B as number 1 of the collectives on its all axis, where "
-      "rank 0 has all_reduce 'a' of 16 B");
+  EXPECT_EQ(checked(two, {{{.name = "a"}, {.name = "b"}}, {{.name = "a"}, {.name = "c"}}}),
+            "rank 1 has all_reduce 'c' of 16 B as number 2 of the collectives on its all axis, "
+            "where rank 0 has all_reduce 'b' of 16 B");
+  EXPECT_EQ(checked(two, {{{.name = "a"}}, {{.name = "a", .floats = 5}}}),
+            "rank 1 has all_reduce 'a' of 20 B as number 1 of the collectives on its all axis, "
+            "where rank 0 has all_reduce 'a' of 16 B");
   EXPECT_EQ(checked(two, {{{.name = "a"}, {.name = "b"}}, {{.name = "a"}}}),
             "rank 1 has 1 collectives on its all axis, where rank 0 has 2");
 }
@@ -80,10 +78,9 @@ TEST(RankChecker, ComparesOnlyTheRanksOfAGroup) {
   const std::vector<Step> even{{.name = "e", .axis = Axis::kData}};
   const std::vector<Step> odd{{.name = "o", .axis = Axis::kData, .floats = 9}};
   EXPECT_EQ(checked(mesh, {even, odd, even, odd}), "");
-  EXPECT_EQ(
-      checked(mesh, {even, odd, odd, even}),
-      "rank 2 (data 1, tensor 0) has all_reduce 'o' of 36 B as number 1 of the collectives on "
-      "its data axis, where rank 0 (data 0, tensor 0) has all_reduce 'e' of 16 B");
+  EXPECT_EQ(checked(mesh, {even, odd, odd, even}),
+            "rank 2 (data 1, tensor 0) has all_reduce 'o' of 36 B as number 1 of the collectives "
+            "on its data axis, where rank 0 (data 0, tensor 0) has all_reduce 'e' of 16 B");
 }
 
 // Every group agrees, and yet each of the four waits for its neighbor.

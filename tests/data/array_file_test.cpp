@@ -189,12 +189,11 @@ TEST_F(Idx, RefusesGzipDataThatCannotHoldWhatTheirHeaderSays) {
       gzipped(idx_header(0x08, {1U << 20, 1U << 20}) + std::string(std::size_t{1} << 24, '\0'));
   EXPECT_LT(packed.size(), 20'000U);
   const auto path = file("zeros.idx", packed);
-  expect_error(
-      ExitCode::kBadData,
-      fmt::format("its header says 1048576 x 1048576 of u8 = 1099511627776 bytes, it holds "
-                  "at most {}; it is damaged or not an idx file",
-                  1032 * packed.size()),
-      [&] { open_idx(path); });
+  expect_error(ExitCode::kBadData,
+               fmt::format("its header says 1048576 x 1048576 of u8 = 1099511627776 bytes, it "
+                           "holds at most {}; it is damaged or not an idx file",
+                           1032 * packed.size()),
+               [&] { open_idx(path); });
 }
 
 TEST_F(Idx, RefusesGzipDataLargerThanMemoryBeforeReadingThem) {
@@ -345,8 +344,8 @@ TEST_F(Npy, TakesEveryHeaderThatNumPyReads) {
   EXPECT_EQ(shape_of_header(" {\n # a comment, with a }\n u'descr': u\"<f8\",\n"
                             " 'fortran_order' :\tFalse, # and another\n U'shape':(3,) }\n#"),
             "3 of f64");
-  EXPECT_EQ(shape_of_header("{'descr': '<f4', 'shape': (9,), 'fortran_order': False, "
-                            "'descr': '<i2', 'shape': (2, 3)}"),
+  EXPECT_EQ(shape_of_header("{'descr': '<f4', 'shape': (9,), 'fortran_order': False, 'descr': "
+                            "'<i2', 'shape': (2, 3)}"),
             "2 x 3 of i16")
       << "the last of equal keys counts";
   for (const char* const shape : {"()", "(5,)", "(5, 1)", "(1, 5)", "(1, 5, 1)", "(0, 5)"}) {

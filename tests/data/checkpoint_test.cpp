@@ -254,8 +254,7 @@ TEST_F(Checkpoints, OfWhichNoneIsWholeAreAnError) {
   expect_error(ExitCode::kBadData,
                "folder of checkpoints '" + folder().string() +
                    "': has 2 checkpoints, none of which is complete; remove them to start from the "
-                   "beginning, or "
-                   "name another folder",
+                   "beginning, or name another folder",
                [&] { newest(); });
   EXPECT_EQ(skipped_.size(), 2U);
   fs::remove(path_of(400));

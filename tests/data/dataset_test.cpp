@@ -435,18 +435,17 @@ TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
   expect_refused("/x.idx': has no samples", idx_header(kU8, {0, 3}), idx_header(kU8, {0}), {3, 2},
                  kClasses);
   expect_refused(
-      "/x.idx': data has 3 features, the model takes 4; make it take 3, by --layers, "
-      "--dim or --length",
+      "/x.idx': data has 3 features, the model takes 4; make it take 3, by --layers, --dim or "
+      "--length",
       kTwoImages, kTwoLabels, {4, 2}, kClasses);
   expect_refused(
-      "/y.idx': labels are f32, cross-entropy needs integers; use integer labels or "
-      "--loss mse",
+      "/y.idx': labels are f32, cross-entropy needs integers; use integer labels or --loss mse",
       kTwoImages, float_labels, {3, 2}, kClasses);
   expect_refused("/y.idx': has 3 numbers per sample, cross-entropy needs 1", kTwoImages, kTwoImages,
                  {3, 2}, kClasses);
   expect_refused(
-      "/y.idx': data has 1 target per sample, the model gives 5; make it give 1, by "
-      "--layers, --dim or --length",
+      "/y.idx': data has 1 target per sample, the model gives 5; make it give 1, by --layers, "
+      "--dim or --length",
       kTwoImages, float_labels, {3, 5}, LossKind::kMse);
   expect_refused(
       "/y.idx': data has 1 target per sample, the model gives 5; make it give 1, by --layers, "
@@ -479,8 +478,8 @@ TEST_F(DatasetFiles, TellTheVarianceOfTheLastTargets) {
 
 TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {
   expect_refused(
-      "/y.idx': row 0 has label 1, the last of --layers gives 1 class, numbered from "
-      "0; correct the labels or widen the last layer",
+      "/y.idx': row 0 has label 1, the last of --layers gives 1 class, numbered from 0; correct "
+      "the labels or widen the last layer",
       kTwoImages, kTwoLabels, {3, 1}, LossKind::kCrossEntropy);
   expect_refused("row 1 has label -1,", kTwoImages, idx_bytes<std::int8_t>(kI8, {2}, {0, -1}),
                  {3, 2}, LossKind::kCrossEntropy);
@@ -502,8 +501,8 @@ TEST_F(DatasetFiles, AreRefusedWithNumbersThatAreNotFinite) {
   const std::string good = idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, 4});
   const std::string bad = idx_bytes<float>(kF32, {2, 2}, {1, 2, nan, -inf});
   expect_refused(
-      "/x.idx': row 1, column 0 is not a finite 32-bit number, the first of 2; remove or "
-      "replace such samples",
+      "/x.idx': row 1, column 0 is not a finite 32-bit number, the first of 2; remove or replace "
+      "such samples",
       bad, good, {2, 2}, LossKind::kMse);
   expect_refused("/y.idx': row 1, column 0 is not a finite 32-bit number, the first of 2", good,
                  bad, {2, 2}, LossKind::kMse);

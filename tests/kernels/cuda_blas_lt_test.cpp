@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <fstream>
-#include <sstream>
 
 #include "kernels/cuda/blas_lt.h"
 #include "support/expect_error.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -15,17 +14,13 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// The files that are mapped into this process's memory.
-std::string mapped_files() {
-  std::ostringstream text;
-  text << std::ifstream("/proc/self/maps").rdbuf();
-  return text.str();
-}
+/// What is mapped into this process's memory.
+constexpr const char* kMappedFiles = "/proc/self/maps";
 
 TEST(CublasLt, IsLoadedWhenItIsFirstCalled) {
-  EXPECT_THAT(mapped_files(), Not(HasSubstr("libcublasLt")));
+  EXPECT_THAT(read_file(kMappedFiles), Not(HasSubstr("libcublasLt")));
   EXPECT_EQ(cublasLtGetVersion() / 10000, std::size_t{CUBLAS_VER_MAJOR});
-  EXPECT_THAT(mapped_files(), HasSubstr("libcublasLt"));
+  EXPECT_THAT(read_file(kMappedFiles), HasSubstr("libcublasLt"));
   EXPECT_STREQ(cublasLtGetStatusName(CUBLAS_STATUS_SUCCESS), "CUBLAS_STATUS_SUCCESS");
 }
 

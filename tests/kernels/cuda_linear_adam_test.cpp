@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "core/operands.h"
 #include "core/random.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_adam.cuh"

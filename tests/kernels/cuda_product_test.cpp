@@ -176,8 +176,8 @@ TEST_F(ProductOnFake, RefusesRowsThatTheAlgorithmOfOthersDoesNotRunFor) {
   restart({}, {.device = "cuda", .rows_of_products = 64});
   fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_NOT_SUPPORTED);
   expect_error(ExitCode::kConfiguration,
-               "product '4x6x3 NT bias relu': the algorithm for 64 rows, which all ranks "
-               "are to use, does not run for so many; use --scheme ddp",
+               "product '4x6x3 NT bias relu': the algorithm for 64 rows, which all ranks are to "
+               "use, does not run for so many; use --scheme ddp",
                [&] { device->prepare(op); });
 }
 
@@ -316,11 +316,10 @@ TEST_F(TuningOnFake, RefusesChoicesOfOthersThatDoNotRun) {
   restart(machine, tuned);
   device->set_product_choices(choices);
   fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_INVALID_VALUE);
-  expect_error(
-      ExitCode::kConfiguration,
-      "--autotune 'on': rank 0's or the checkpoint's algorithm for 4x6x3 NT bias relu does "
-      "not run here; use --autotune off",
-      [&] { device->prepare(op); });
+  expect_error(ExitCode::kConfiguration,
+               "--autotune 'on': rank 0's or the checkpoint's algorithm for 4x6x3 NT bias relu "
+               "does not run here; use --autotune off",
+               [&] { device->prepare(op); });
 }
 
 TEST_F(TuningOnFake, TimesAgainWhatTheCacheHasAndDoesNotRun) {

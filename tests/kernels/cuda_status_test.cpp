@@ -60,17 +60,16 @@ TEST(CudaStatus, TellsAMissingDriverFromAnOldOne) {
   expect(explain_status(cudaErrorInsufficientDriver, driver(0)), ExitCode::kNoDevice,
          "device 'cuda': no NVIDIA driver (libcuda.so.1 was not found); install one, or use "
          "--device cpu");
-  expect(
-      explain_status(cudaErrorInsufficientDriver, driver(12040)), ExitCode::kNoDevice,
-      "device 'cuda': the driver supports CUDA 12.4, this program needs 13.0; update the driver, "
-      "or use --device cpu");
+  expect(explain_status(cudaErrorInsufficientDriver, driver(12040)), ExitCode::kNoDevice,
+         "device 'cuda': the driver supports CUDA 12.4, this program needs 13.0; update the "
+         "driver, or use --device cpu");
 }
 
 TEST(CudaStatus, NoGpuPrintsTheVariableThatMayHideThem) {
   for (const cudaError_t status : {cudaErrorNoDevice, cudaErrorInvalidDevice}) {
-    expect(explain_status(status, kFacts), ExitCode::kNoDevice,
-           "device 'cuda:0': the driver finds no GPU; see what nvidia-smi says, or use --device "
-           "cpu");
+    expect(
+        explain_status(status, kFacts), ExitCode::kNoDevice,
+        "device 'cuda:0': the driver finds no GPU; see what nvidia-smi says, or use --device cpu");
     for (const char* value : {"", "7"}) {
       const auto hidden = with([&](CudaFacts& facts) {
         facts.visible_devices_set = true;
@@ -86,10 +85,9 @@ TEST(CudaStatus, NoGpuPrintsTheVariableThatMayHideThem) {
 TEST(CudaStatus, AnotherArchitectureNamesItsOwnAndThoseOfTheBuild) {
   for (const cudaError_t status : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidKernelImage,
                                    cudaErrorUnsupportedPtxVersion}) {
-    expect(
-        explain_status(status, kFacts), ExitCode::kNoDevice,
-        "device 'cuda:0': it is of architecture 61, this program was built for 75, 90; configure "
-        "with -DCMAKE_CUDA_ARCHITECTURES=61, or use --device cpu");
+    expect(explain_status(status, kFacts), ExitCode::kNoDevice,
+           "device 'cuda:0': it is of architecture 61, this program was built for 75, 90; "
+           "configure with -DCMAKE_CUDA_ARCHITECTURES=61, or use --device cpu");
   }
   expect(explain_status(CUBLAS_STATUS_ARCH_MISMATCH, cudaSuccess, kFacts), ExitCode::kNoDevice,
          "device 'cuda:0': cuBLAS has no code for its architecture, 61; use --device cpu");

@@ -95,7 +95,7 @@ TEST(Compare, DoesNotFindACaseFasterThanItself) {
 TEST(Compare, SaysNothingOfFewerThanSixRounds) {
   const Comparison five = compare({"a", {2, 2, 2, 2, 2}}, {"b", {1, 1, 1, 1, 1}});
   EXPECT_EQ(five.word, Word::kTooFewStarts);
-  EXPECT_EQ(sentence_of(five, "with b", "with a"),
+  EXPECT_EQ(text_of(five, "with b", "with a"),
             "With b a step takes 0.50x as long as with a: too few starts to say; 6 are needed.");
 }
 
@@ -107,7 +107,7 @@ TEST(Compare, CountsAllComparisonsOfAFamily) {
   for (const Comparison& each : compare({"a", two}, others)) {
     EXPECT_EQ(each.p_holm, 0.0625);
     EXPECT_EQ(each.word, Word::kTooFewStarts);
-    EXPECT_EQ(sentence_of(each, "with b", "with a"),
+    EXPECT_EQ(text_of(each, "with b", "with a"),
               "With b a step takes 0.50x (0.50x to 0.50x) as long as with a: too few starts to say "
               "among 2 comparisons; 9 are needed.");
   }
@@ -133,14 +133,14 @@ TEST(Compare, MayBeChanceWhereEnoughStartsDisagree) {
   const std::vector<Series> others = {{"b", one}, {"c", two}};
   const Comparison each = compare({"a", two}, others)[0];
   EXPECT_EQ(each.word, Word::kUndecided);
-  EXPECT_EQ(sentence_of(each, "with b", "with a"),
+  EXPECT_EQ(text_of(each, "with b", "with a"),
             "With b a step was faster than with a in 8 of 9 rounds, which may be chance among 2 "
             "comparisons.");
 }
 
 TEST(Sentence, SaysWhatTheWordSays) {
   const auto says = [](const Series& b) {
-    return sentence_of(compare(steady("a", 1), b), "with two ranks", "with one rank");
+    return text_of(compare(steady("a", 1), b), "with two ranks", "with one rank");
   };
   EXPECT_EQ(says(steady("b", 0.5)),
             "With two ranks a step is faster than with one rank: 2.00x (2.00x to 2.00x) as fast.");
@@ -150,13 +150,12 @@ TEST(Sentence, SaysWhatTheWordSays) {
   EXPECT_EQ(says(steady("b", 0.97)),
             "With two ranks a step is faster than with one rank: 1.03x (1.03x to 1.03x) as fast, a "
             "small difference.");
-  EXPECT_EQ(says(steady("b", 1)),
-            "With two ranks a step takes as long as with one rank, within 5 %: 1.00x (1.00x to "
-            "1.00x).");
+  EXPECT_EQ(
+      says(steady("b", 1)),
+      "With two ranks a step takes as long as with one rank, within 5 %: 1.00x (1.00x to 1.00x).");
   EXPECT_EQ(says(wild("b", 1)),
             "A step with two ranks and a step with one rank are indistinguishable: the difference "
-            "lies between 20.3 % less and "
-            "25.3 % more time.");
+            "lies between 20.3 % less and 25.3 % more time.");
 }
 
 TEST(Fastest, IsOneOrAllThatCannotBeToldFromIt) {

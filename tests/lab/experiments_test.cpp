@@ -12,7 +12,7 @@
 #include <set>
 
 #include "core/units.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/made_up.h"
 #include "lab/opposites.h"
 #include "lab/sheets/sheet_names.h"
@@ -121,7 +121,11 @@ std::map<std::string, std::vector<double>> flips_of(const std::string& key) {
   const std::vector<double>& loss = start.ranks.front().loss;
   EXPECT_EQ(loss.size(), 200U);
   EXPECT_LT(loss.back(), 0.7 * loss.front()) << "it learns";
-  return start.watched.front().gauges;
+  std::map<std::string, std::vector<double>> readings;
+  for (const Watched& flip : start.watched) {
+    for (const auto& [gauge, level] : flip.gauges) readings[gauge].push_back(level.mean);
+  }
+  return readings;
 }
 
 TEST(BitFlips, AreFoundByTheStepThatRunsAgainOrByTheOtherRanks) {

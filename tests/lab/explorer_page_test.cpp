@@ -729,7 +729,8 @@ TEST(Explore, RefusesWhatItCannotWriteInOneLine) {
     return run_process(arguments).err;
   };
   EXPECT_EQ(refused({"--machine", "t5"}),
-            "mlp_lab: error: machine card 't5': there is no such card; did you mean 't4'? a file's "
+            "mlp_lab: error: machine card 't5': no machine card has this name; did you mean 't4'? "
+            "a file's "
             "name ends in .json\n");
   EXPECT_THAT(refused({"--study", "/nowhere"}), HasSubstr("mlp_lab: error: "));
   EXPECT_THAT(refused({"--output", "/nowhere/page.html"}),

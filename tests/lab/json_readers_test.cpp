@@ -1,6 +1,5 @@
 // Every reader of JSON that people may edit: a member that it does not know, one that is there
 // twice and anything after the end are errors.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -117,7 +116,7 @@ TEST_F(JsonReaders, AcceptNothingButWhatProgramsWrote) {
   Start start{.command = "c", .attempts = 1, .configuration = R"({"dim": 1})"};
   start.ranks = {{.step_s = {1}, .loss = {1}, .queued_s = {1}, .phase_s = {{"forward", {1}}}}};
   start.ops = {{.name = "gemm", .phase = "forward", .block = "net.0", .seconds = 1}};
-  start.watched = {{.source = "gpu", .gauges = {{"power", {1}}}}};
+  start.watched = {{.source = "gpu", .gauges = {{"power", {1, 1, 1}}}}};
   start.evaluated = {{.precision = "fp32", .samples = 1}};
   expect_strict("records", {.valid = json_of(start),
                             .read = [](const std::string& text) { parse_start(text, "r"); },

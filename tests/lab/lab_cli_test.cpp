@@ -301,9 +301,8 @@ TEST_F(MlpLab, PrintsATableOfAllReduces) {
   EXPECT_NEAR(std::stod(largest[3]), 4.0 / 3 * carried, 0.02) << "2 (n - 1) / n of it";
   EXPECT_GT(std::stod(largest[4]), 1e-9) << "two additions, and a third is no binary number";
   EXPECT_LT(std::stod(largest[4]), 1e-7);
-  const std::vector<RankSteps> records =
-      parse_metrics(read_file(folder() / "sums.jsonl"), "sums.jsonl");
-  EXPECT_EQ(records.at(0).step_s.size(), 48U);
+  const Start start = parse_metrics(read_file(folder() / "sums.jsonl"), "sums.jsonl").start;
+  EXPECT_EQ(start.ranks.at(0).step_s.size(), 48U);
 }
 
 TEST_F(MlpLab, MeasuresAllReducesOfMpi) {

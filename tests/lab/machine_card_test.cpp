@@ -168,11 +168,10 @@ TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
 class CardFiles : public TempDirTest {};
 
 TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
-  expect_error(
-      ExitCode::kUsage,
-      "machine card 'h200': there is no such card; did you mean 'h200-nvlink'? a file's name "
-      "ends in .json",
-      [] { load_card("h200"); });
+  expect_error(ExitCode::kUsage,
+               "machine card 'h200': no machine card has this name; did you mean 'h200-nvlink'? a "
+               "file's name ends in .json",
+               [] { load_card("h200"); });
   expect_error(ExitCode::kNoInput, "No such file or directory; check the path",
                [&] { load_card((folder() / "none.json").string()); });
   json card = json::parse(read_file(BARESTEP_CARDS "/v100-pcie.json"));

@@ -78,9 +78,9 @@ MadeUpStep in_start(MadeUpStep step, const std::string& key, std::size_t start) 
     op.seconds *= factor(op.name + op.phase + op.block +
                          std::string(static_cast<std::size_t>(op.device), 'd'));
   for (Watched& watched : step.watched) {
-    for (auto& [gauge, values] : watched.gauges) {
+    for (auto& [gauge, level] : watched.gauges) {
       if (gauge == "clock_mhz") continue;  // its answer is about all readings
-      for (double& value : values) value *= factor(gauge);
+      level.mean *= factor(gauge);
     }
     if (watched.energy_j_per_sample) *watched.energy_j_per_sample *= factor("energy");
   }

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "lab/predict/asked_run.h"
 #include "lab/study/experiment.h"
 
 namespace barestep {

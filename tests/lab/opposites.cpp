@@ -404,8 +404,8 @@ std::vector<Opposites> of_ranks() {
       {"pipeline.losses", losses(1.000001), "does not change the losses", losses(1.1),
        "changes the losses"},
       {"ddp-amp.stability", losses(1),
-       "0 of 60 steps in fp16 overflowed and were skipped; losses "
-       "differ from fp32's by a share of 0 at most.",
+       "0 of 60 steps in fp16 overflowed and were skipped; losses differ from fp32's by a share of "
+       "0 at most.",
        losses(1.01, 1),
        "5 of 60 steps in fp16 overflowed and were skipped; losses differ from fp32's by a share of "
        "1.0e-02 at most."},
@@ -517,10 +517,10 @@ std::vector<Opposites> of_one_step() {
 }
 
 Watched host(double busy, double mib, double mhz) {
-  return {
-      .source = "host",
-      .gauges = {
-          {"own_percent", {busy, busy}}, {"resident_mib", {mib, mib}}, {"clock_mhz", {2000, mhz}}}};
+  return {.source = "host",
+          .gauges = {{"own_percent", {busy, busy, busy}},
+                     {"resident_mib", {mib, mib, mib}},
+                     {"clock_mhz", {2000, 2000, mhz}}}};
 }
 
 std::vector<Opposites> of_the_machine() {
@@ -546,11 +546,13 @@ std::vector<Opposites> of_the_machine() {
   /// Whether a flip is found by those who verify, and by which share it changes the loss.
   const auto flips = [](double found, double change) {
     return [=](const Case&) {
-      return MadeUpStep{.step_s = 0.1,
-                        .watched = {{.gauges = {{"bit", {3, 30}},
-                                                {"every", {found, found}},
-                                                {"norm", {0, 1 - found}},
-                                                {"change", {change, change}}}}}};
+      const auto flip = [&](double bit, double norm) {
+        return Watched{.gauges = {{"bit", {bit, bit, bit}},
+                                  {"every", {found, found, found}},
+                                  {"norm", {norm, norm, norm}},
+                                  {"change", {change, change, change}}}};
+      };
+      return MadeUpStep{.step_s = 0.1, .watched = {flip(3, 0), flip(30, 1 - found)}};
     };
   };
   Watched marked = host(90, 100, 2000);
@@ -598,25 +600,21 @@ std::vector<Opposites> of_the_machine() {
        takes("bf16-64", 0.8), "is not reached here: at most bf16 at a batch of 64, 1.25x",
        takes("bf16-512", 0.5, 0.2), "is reached here is unclear: bf16"},
       {"attention.claim", takes("standard-8192", 3),
-       "is reached here: flash attention at a length "
-       "of 8,192, 3.00x",
-       takes("standard-512", 1.5),
-       "is not reached here: at most flash attention "
-       "at a length of 512, 1.50x",
+       "is reached here: flash attention at a length of 8,192, 3.00x", takes("standard-512", 1.5),
+       "is not reached here: at most flash attention at a length of 512, 1.50x",
        takes("standard-512", 2, 0.2), "is unclear: flash attention"},
       sides("memory.claim", takes("recompute", 1.5), takes("recompute", 1.1),
             takes("recompute", 1.3, 0.2)),
       {"int8.answers", answers(1),
-       "1 of 4,096 answers changes; the accuracy is 89.50 % instead of "
-       "90.00 %",
-       answers(7), "7 of 4,096 answers change;"},
+       "1 of 4,096 answers changes; the accuracy is 89.50 % instead of 90.00 %", answers(7),
+       "7 of 4,096 answers change;"},
       {"int8.answers", answers(1), "A batch reads 1.00 MiB of weights instead of 4.00 MiB.",
        takes("none", 1), "was not reported."},
       {"pytorch.same-model", side_by_side(1 + 1e-7), "their losses agree step by step",
        side_by_side(1.01), "they do not train the same model"},
       {"pytorch.same-model", side_by_side(1, 1 + 3e-5),
-       "losses of the first 3 steps agree. Rounding "
-       "then grows from step to step, to 3.0e-05 of a loss",
+       "losses of the first 3 steps agree. Rounding then grows from step to step, to 3.0e-05 of a "
+       "loss",
        side_by_side(1.01, 1), "they do not train the same model"}};
 }
 

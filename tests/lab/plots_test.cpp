@@ -6,7 +6,7 @@
 #include "lab/made_up.h"
 #include "lab/predict/simulator.h"
 #include "lab/report/svg.h"
-#include "lab/study/roofline.h"
+#include "lab/study/step_parts.h"
 
 namespace barestep {
 namespace {

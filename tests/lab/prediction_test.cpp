@@ -933,23 +933,23 @@ TEST(Predictions, AgreeWithCalculationsByHand) {
 }
 
 TEST(FastestSentence, TurnsRoundWithTheRatesAndNamesTies) {
-  EXPECT_EQ(fastest_sentence(100, {{1, 100}}, "rank"),
+  EXPECT_EQ(fastest_text(100, {{1, 100}}, "rank"),
             "Simulated: one rank would train 100 samples/s.");
-  EXPECT_EQ(fastest_sentence(100, {{1, 100}, {2, 180}, {4, 310}}, "rank"),
+  EXPECT_EQ(fastest_text(100, {{1, 100}, {2, 180}, {4, 310}}, "rank"),
             "Simulated: 4 ranks would train fastest, 310 samples/s, 3.1x as many as one rank.");
-  EXPECT_EQ(fastest_sentence(100, {{1, 100}, {2, 179}, {4, 180}}, "device"),
+  EXPECT_EQ(fastest_text(100, {{1, 100}, {2, 179}, {4, 180}}, "device"),
             "Simulated: 2 and 4 devices would train fastest and tie within 1 %, 180 samples/s, "
             "1.8x as many as one device.");
-  EXPECT_EQ(fastest_sentence(100, {{1, 100}, {2, 80}, {4, 70}}, "rank"),
+  EXPECT_EQ(fastest_text(100, {{1, 100}, {2, 80}, {4, 70}}, "rank"),
             "Simulated: more ranks do not help here: of the speed of one, 2 reach 80 % and 4 reach "
             "70 %.");
   EXPECT_EQ(
-      fastest_sentence(100, {{1, 100}, {2, 70}, {4, 100.9}}, "device"),
+      fastest_text(100, {{1, 100}, {2, 70}, {4, 100.9}}, "device"),
       "Simulated: more devices do not help here: of the speed of one, 2 reach 70 % and 4 reach "
       "all of it within 1 %.");
-  EXPECT_EQ(fastest_sentence(100, {{2, 80}}, "rank"),
+  EXPECT_EQ(fastest_text(100, {{2, 80}}, "rank"),
             "Simulated: more ranks do not help here: of the speed of one, 2 reach 80 %.");
-  EXPECT_EQ(fastest_sentence(0, {{2, 80}, {4, 70}}, "rank"),
+  EXPECT_EQ(fastest_text(0, {{2, 80}, {4, 70}}, "rank"),
             "Simulated: 2 ranks would train fastest, 80 samples/s.")
       << "one has too little memory";
 }

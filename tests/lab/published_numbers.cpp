@@ -17,7 +17,7 @@
 #include "core/rank_checker.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/schedule_check.h"
 #include "lab/predict/simulator.h"
@@ -95,7 +95,7 @@ void add_epoch(std::vector<PublishedNumber>& all) {
   config.parallel.batch_per_rank = true;
   config.training.epochs = 1;
   StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8);
-  spec.train_rows = 2048;
+  spec.input.train_rows = 2048;
   const Ddp scheme{DdpSettings()};
   const StepPrograms programs(spec, &scheme);
   all.push_back(exact(PublishedKind::kReproduced,

@@ -280,9 +280,8 @@ std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
   std::istringstream lines(boxes.out);
   for (std::string line; std::getline(lines, line);) {
     if (line.find("<page ") != std::string::npos) pages.emplace_back();
-    const auto word = first_match(line,
-                                  "<word [^>]*yMin=\"([0-9.]+)\" xMax=\"([0-9.]+)\" "
-                                  "yMax=\"([0-9.]+)\">([^<]*)</word>");
+    const auto word = first_match(
+        line, "<word [^>]*yMin=\"([0-9.]+)\" xMax=\"([0-9.]+)\" yMax=\"([0-9.]+)\">([^<]*)</word>");
     if (word.empty() || pages.empty()) continue;
     pages.back().words.push_back(word[4]);
     pages.back().right = std::max(pages.back().right, std::stod(word[2]));

@@ -410,19 +410,16 @@ TEST(Metrics, BeginWithTheConfigurationWhichAStartKeeps) {
   step.report.samples = 64;
   step.report.wall_s = 0.5;
   const std::string lines = configuration_record(config) + "\n" + metrics_record(step, 0) + "\n";
-  EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
-  EXPECT_THAT(parse_monitor(lines, "metrics"), IsEmpty());
-  const std::string configuration = configuration_of_metrics(lines, "metrics");
-  EXPECT_THAT(configuration, HasSubstr("\"lr\":0.01,"));
-  const Start start{
-      .command = "a", .configuration = configuration, .ranks = parse_metrics(lines, "metrics")};
-  EXPECT_EQ(parse_start(json_of(start), "start").configuration, configuration);
-  Start without = start;
-  without.configuration.clear();
+  const Start start = parse_metrics(lines, "metrics").start;
+  EXPECT_THAT(start.ranks, SizeIs(1));
+  EXPECT_THAT(start.watched, IsEmpty());
+  EXPECT_THAT(start.configuration, HasSubstr("\"lr\":0.01,"));
+  EXPECT_EQ(parse_start(json_of(start), "start").configuration, start.configuration);
+  const Start without = parse_metrics(metrics_record(step, 0), "metrics").start;
+  EXPECT_EQ(without.configuration, "");
   EXPECT_EQ(parse_start(json_of(without), "start").configuration, "") << "a script's";
-  EXPECT_EQ(configuration_of_metrics(metrics_record(step, 0), "metrics"), "");
   expect_error(ExitCode::kBadData, "configuration is 3, not an object",
-               [] { configuration_of_metrics("{\"configuration\": 3}", "metrics"); });
+               [] { parse_metrics("{\"configuration\": 3}", "metrics"); });
 }
 
 TEST(Metrics, AreReadAsTrainersWriteThem) {
@@ -435,7 +432,7 @@ TEST(Metrics, AreReadAsTrainersWriteThem) {
   step.account[Part::kHost] = 0.375;
   const std::string lines = metrics_record(step, 0) + "\n" + metrics_record(step, 1) + "\n" +
                             metrics_record(step, 0) + "\n";
-  const std::vector<RankSteps> ranks = parse_metrics(lines, "metrics");
+  const std::vector<RankSteps> ranks = parse_metrics(lines, "metrics").start.ranks;
   ASSERT_THAT(ranks, SizeIs(2));
   EXPECT_THAT(ranks[0].step_s, ElementsAre(0.5, 0.5));
   EXPECT_THAT(ranks[1].queued_s, ElementsAre(0.25));
@@ -453,7 +450,7 @@ TEST(Metrics, HaveTheScaleOfFp16AndTheStepsItSkipped) {
   overflows.report.scaling = ScalingReport{.used = 65536, .next = 32768, .skipped = true};
   steady.report.scaling = ScalingReport{.used = 32768, .next = 32768};
   const std::string lines = metrics_record(overflows, 0) + "\n" + metrics_record(steady, 0) + "\n";
-  Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};
+  const Start start = parse_metrics(lines, "metrics").start;
   for (const Start& each : {start, parse_start(json_of(start), "start")}) {
     EXPECT_THAT(each.ranks[0].scale, ElementsAre(65536, 32768));
     EXPECT_EQ(each.ranks[0].skipped, 1);
@@ -479,10 +476,9 @@ TEST(MetricsOfAnEvaluation, AreThoseOfThePrecisionThatWasAskedForAndWhatEachFoun
 {"batch_size":4,"batch":0,"samples":4,"latency_s":0.125,"rank":0,"precision":"int8"}
 {"evaluation":{"precision":"int8","batch_size":4,"samples":4,"loss":0.625,"weight_bytes":100,"accuracy":0.5,"changed":1}}
 )";
-  const std::vector<RankSteps> ranks = parse_metrics(lines, "m");
-  ASSERT_EQ(ranks.size(), 1U);
-  EXPECT_EQ(ranks[0].step_s, std::vector{0.125});
-  Start start{.command = "a", .ranks = ranks, .evaluated = evaluated_of_metrics(lines, "m")};
+  Start start = parse_metrics(lines, "m").start;
+  ASSERT_EQ(start.ranks.size(), 1U);
+  EXPECT_EQ(start.ranks[0].step_s, std::vector{0.125});
   start = parse_start(json_of(start), "start");
   ASSERT_EQ(start.evaluated.size(), 2U);
   EXPECT_EQ(start.evaluated[0].precision, "fp32");
@@ -508,26 +504,27 @@ TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
   cold.report.warmup = true;
   SourceSummary summary{.source = &source, .end_s = 2};
   summary.values.resize(2);
+  for (const double percent : {90, 80}) summary.values[0].add(GaugeKind::kLevel, percent);
   summary.values[1].add(GaugeKind::kPower, 100);
   const std::string lines = metrics_record(cold, 0) + "\n" + look(5, 50) + metrics_record(step, 0) +
                             "\n" + look(90, kNotMeasured) + look(80, 100) +
                             monitor_summary_record(summary, 50, 0) + "\n";
-  EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
-  Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};
-  start.watched = parse_monitor(lines, "metrics");
+  const Start start = parse_metrics(lines, "metrics").start;
+  EXPECT_THAT(start.ranks, SizeIs(1));
   for (const Start& each : {start, parse_start(json_of(start), "start")}) {
     ASSERT_THAT(each.watched, SizeIs(1));
     const Watched& watched = each.watched[0];
     EXPECT_EQ(watched.source, "cuda:0");
-    EXPECT_THAT(watched.gauges.at("gpu_percent"), ElementsAre(90, 80));
-    EXPECT_THAT(watched.gauges.at("power_w"), ElementsAre(100));
+    EXPECT_EQ(watched.gauges.at("gpu_percent").mean, 85);
+    EXPECT_EQ(watched.gauges.at("gpu_percent").least, 80);
+    EXPECT_EQ(watched.gauges.at("gpu_percent").most, 90);
+    EXPECT_EQ(watched.gauges.at("power_w").most, 100);
     EXPECT_THAT(watched.gauges, SizeIs(2));
     // 100 W for 2 s, and 50 samples.
     EXPECT_DOUBLE_EQ(watched.energy_j_per_sample.value(), 4);
   }
-  expect_error(ExitCode::kBadData, "marks", [] {
-    parse_monitor("{\"monitor_summary\": \"host\", \"energy_j_per_sample\": null}", "metrics");
-  });
+  expect_error(ExitCode::kBadData, "marks",
+               [] { parse_metrics("{\"monitor_summary\": \"host\"}", "metrics"); });
 }
 
 TEST(RunChild, TellsOutputAndCode) {

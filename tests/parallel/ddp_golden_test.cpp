@@ -203,10 +203,9 @@ TEST(StepsPerEpoch, AreThoseThatOthersPublished) {
   for (const auto& [ranks, steps] :
        {std::pair{1, 64}, std::pair{2, 32}, std::pair{4, 16}, std::pair{8, 8}, std::pair{16, 4}}) {
     const StepSpec spec{.model = {.widths = {20, 1}},
-                        .data = DataKind::kIdx,
+                        .input = {.data = DataKind::kIdx, .train_rows = 2048},
                         .mesh = Mesh::of_data(0, ranks),
-                        .batch_size = std::int64_t{32} * ranks,
-                        .train_rows = 2048};
+                        .batch_size = std::int64_t{32} * ranks};
     EXPECT_EQ(spec.steps_of_epoch(), steps);
   }
 }

@@ -16,7 +16,6 @@
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/rank_run.h"
-#include "support/sanitized.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
@@ -67,8 +66,8 @@ constexpr int kLayers = 3;  // in rank_config()
 /// 10 rows per micro-step; files leave a smaller last batch.
 StepSpec spec_of_data(const TrainConfig& config, DataKind data, int rank, int ranks) {
   StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks);
-  spec.data = data;
-  if (data != DataKind::kRandn) spec.train_rows = 7 + 4 * spec.step_rows();
+  spec.input.data = data;
+  if (data != DataKind::kRandn) spec.input.train_rows = 7 + 4 * spec.step_rows();
   return spec;
 }
 

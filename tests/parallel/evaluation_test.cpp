@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/make_device.h"
-#include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/file_runs.h"
 #include "support/layers.h"

@@ -1,10 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "parallel/comm/nccl_transport.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -12,17 +10,13 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// The files that are mapped into this process's memory.
-std::string mapped_files() {
-  std::ostringstream text;
-  text << std::ifstream("/proc/self/maps").rdbuf();
-  return text.str();
-}
+/// What is mapped into this process's memory.
+constexpr const char* kMappedFiles = "/proc/self/maps";
 
 TEST(Nccl, IsLoadedWhenItIsFirstCalled) {
-  EXPECT_THAT(mapped_files(), Not(HasSubstr("libnccl")));
+  EXPECT_THAT(read_file(kMappedFiles), Not(HasSubstr("libnccl")));
   ASSERT_EQ(why_no_nccl(), "");
-  EXPECT_THAT(mapped_files(), HasSubstr("libnccl"));
+  EXPECT_THAT(read_file(kMappedFiles), HasSubstr("libnccl"));
   EXPECT_GE(nccl_version_code(), 21800) << "the oldest that the build takes";
 }
 

@@ -192,8 +192,8 @@ TEST(PipelineOfRanks, DrawsOnlyWhatItsStageReads) {
       StepSpec spec =
           spec_of_rank(Cut{.pipeline = 3}.of(config), DeviceKind::kCpu, nullptr, rank, 3);
       if (from_files) {
-        spec.data = DataKind::kIdx;
-        spec.train_rows = 4 * spec.step_rows();
+        spec.input.data = DataKind::kIdx;
+        spec.input.train_rows = 4 * spec.step_rows();
       }
       const Ddp ddp(small_buckets());
       const StepPrograms programs(spec, &ddp);

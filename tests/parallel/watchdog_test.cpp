@@ -94,8 +94,7 @@ TEST_F(WatchdogTest, NamesTheCollectiveThatLastsTooLong) {
   EXPECT_THAT(line, StartsWith("test: error: rank 0 on "));
   EXPECT_THAT(line,
               ContainsRegex(" 'all_reduce \\(4.00 MiB\\) in step 5': not done after [0-9.]+ s; "
-                            "find out what delays the late ranks, or give a larger "
-                            "--timeout\n$"));
+                            "find out what delays the late ranks, or give a larger --timeout\n$"));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
 }
 
@@ -171,13 +170,12 @@ TEST_F(WatchdogTest, BlamesTheRankThatHasNotArrived) {
   board_.mine().begin(Track::kPhase, Activity::kStep, 2);
   board_.mine().begin(Track::kCollective, activity_of(AllReduce{}), 2, 8);
   // On a busy machine, a rank may seem to be stopped.
-  EXPECT_THAT(
-      said({.limit_s = 0.7}, 60),
-      ContainsRegex(fmt::format("^test: error: rank 1 on .* '(step 2|an unknown state)': "
-                                "process {} (is not done after|has been stopped for) [0-9.]+ "
-                                "s, and rank 0 waits for it in all_reduce \\(8 B\\) in step "
-                                "2; find out what delays it, or give a larger --timeout\n$",
-                                child)));
+  EXPECT_THAT(said({.limit_s = 0.7}, 60),
+              ContainsRegex(fmt::format(
+                  "^test: error: rank 1 on .* '(step 2|an unknown state)': process {} (is not done "
+                  "after|has been stopped for) [0-9.]+ s, and rank 0 waits for it in all_reduce "
+                  "\\(8 B\\) in step 2; find out what delays it, or give a larger --timeout\n$",
+                  child)));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
@@ -200,19 +198,20 @@ TEST_F(WatchdogTest, TellsOfARankThatDiedBeforeItHadAPlace) {
   EXPECT_EQ(said({}, 0.4), "") << "it may come yet";
   const double now = now_s();
   const WatchdogOptions options{.termination_requested_s = [now] { return now; }};
-  EXPECT_THAT(said(options, 60),
-              ContainsRegex("^test: error: rank 1 on .*: never reached the start of MPI, and the "
-                            "launcher is ending the job; see its output and the system log, then "
-                            "run again\n$"));
+  EXPECT_THAT(
+      said(options, 60),
+      ContainsRegex("^test: error: rank 1 on .*: never reached the start of MPI, and the launcher "
+                    "is ending the job; see its output and the system log, then run again\n$"));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
 }
 
 TEST_F(WatchdogTest, BlamesARankThatIsStoppedBeforeItHasAPlace) {
   board_.mine().begin(Track::kPhase, Activity::kStart);
-  EXPECT_THAT(said({.limit_s = 0.3}),
-              ContainsRegex("^test: error: rank 1 on .*: has not reached the start of MPI, and "
-                            "rank 0 has waited for it for [0-9.]+ s; find out what delays it, or "
-                            "give a larger --timeout\n$"));
+  EXPECT_THAT(
+      said({.limit_s = 0.3}),
+      ContainsRegex(
+          "^test: error: rank 1 on .*: has not reached the start of MPI, and rank 0 has waited for "
+          "it for [0-9.]+ s; find out what delays it, or give a larger --timeout\n$"));
 }
 
 TEST_F(WatchdogTest, MissesNobodyWhereRanksHaveNoCommonBoard) {
@@ -270,10 +269,10 @@ WatchdogOptions ended_by_launcher() {
 TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
   board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
   WatchdogOptions options = ended_by_launcher();
-  EXPECT_THAT(said(options),
-              EndsWith("'broadcast (8 B) in step 1': the launcher is ending the job while this "
-                       "process waits for "
-                       "other ranks; see the output of the other hosts, then run again\n"));
+  EXPECT_THAT(
+      said(options),
+      EndsWith("'broadcast (8 B) in step 1': the launcher is ending the job while this process "
+               "waits for other ranks; see the output of the other hosts, then run again\n"));
   options.one_host = true;
   EXPECT_EQ(said(options, 0.5), "");
 }
@@ -475,22 +474,19 @@ TEST(Launcher, CopiesThatDoNotSeeEachOtherAreRefused) {
                "ranks: srun started 4 copies that do not see each other; use srun --mpi=pmix",
                [&] { require_joined(place, 1); });
   place.launcher = "mpirun";
-  expect_error(
-      ExitCode::kConfiguration,
-      "ranks: mpirun started 4 copies that do not see each other; use the mpirun of the MPI "
-      "that barestep was built with",
-      [&] { require_joined(place, 1); });
-  expect_error(
-      ExitCode::kConfiguration,
-      "ranks: mpirun started 4 copies that do not see each other, as this build has no MPI; "
-      "configure with -DBARESTEP_MPI=ON",
-      [&] { require_joined(place, 0); });
+  expect_error(ExitCode::kConfiguration,
+               "ranks: mpirun started 4 copies that do not see each other; use the mpirun of the "
+               "MPI that barestep was built with",
+               [&] { require_joined(place, 1); });
+  expect_error(ExitCode::kConfiguration,
+               "ranks: mpirun started 4 copies that do not see each other, as this build has no "
+               "MPI; configure with -DBARESTEP_MPI=ON",
+               [&] { require_joined(place, 0); });
   place.launcher = "torchrun";
-  expect_error(
-      ExitCode::kConfiguration,
-      "ranks: torchrun started 4 copies that do not see each other; start them with mpirun "
-      "-np 4, or srun --mpi=pmix -n 4",
-      [&] { require_joined(place, 1); });
+  expect_error(ExitCode::kConfiguration,
+               "ranks: torchrun started 4 copies that do not see each other; start them with "
+               "mpirun -np 4, or srun --mpi=pmix -n 4",
+               [&] { require_joined(place, 1); });
 }
 
 TEST(Launcher, TheLowestOfTheCopiesThatAreThereTells) {

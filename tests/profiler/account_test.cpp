@@ -106,15 +106,13 @@ TEST(AccountTable, ShowsWhatStepsWaitedForCheckpoints) {
 TEST(Bottleneck, NamesTheLargestPartAndItsLargestWork) {
   const SampleProfile sample;
   const Profile profile = sample.profile();
-  EXPECT_EQ(
-      bottleneck(profile, mean_of(profile), {}),
-      "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of net.0 "
-      "(3.000ms).\n");
+  EXPECT_EQ(bottleneck(profile, mean_of(profile), {}),
+            "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of "
+            "net.0 (3.000ms).\n");
   // 320 bytes of a product at 213,333 bytes per second take 1.5 ms.
-  EXPECT_EQ(
-      bottleneck(profile, mean_of(profile), {.bytes_per_s = 320 / 1.5e-3}),
-      "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of net.0 "
-      "(3.000ms, 50 % of its roof).\n");
+  EXPECT_EQ(bottleneck(profile, mean_of(profile), {.bytes_per_s = 320 / 1.5e-3}),
+            "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of "
+            "net.0 (3.000ms, 50 % of its roof).\n");
   EXPECT_EQ(bottleneck({}, {}, {}), "");
 }
 

@@ -12,11 +12,10 @@ TEST(Checklist, MarksWhatHoldsAndSaysHow) {
                         .warmup_steps = 5,
                         .steps = 25,
                         .starts = 9};
-  EXPECT_EQ(
-      checklist_line(checklist(good)),
-      "Checklist: [x] no frequency scaling: governor performance; [x] no other programs: they "
-      "took 0.3 % of the time; [x] seed: 7; [x] warm-up: 5 steps left out; [x] repeats: 9 "
-      "starts of 25 steps");
+  EXPECT_EQ(checklist_line(checklist(good)),
+            "Checklist: [x] no frequency scaling: governor performance; [x] no other programs: "
+            "they took 0.3 % of the time; [x] seed: 7; [x] warm-up: 5 steps left out; [x] repeats: "
+            "9 starts of 25 steps");
 }
 
 TEST(Checklist, LeavesBlankWhatDoesNotHold) {

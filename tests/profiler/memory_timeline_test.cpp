@@ -98,10 +98,8 @@ TEST(MemoryTable, ShowsWhatChangesAndTheHighWaterMark) {
   const std::string table = memory_table(chain.program, plan, 0, 100);
   EXPECT_THAT(table, HasSubstr("#2 forward fill               +512       1,280          -512\n"));
   EXPECT_EQ(table.find("#1 "), std::string::npos) << table;
-  EXPECT_THAT(
-      table,
-      HasSubstr("At most 1.25 KiB of the 1.50 KiB are in use, at #2 forward fill: parameters "
-                "256 B, activations 768 B, workspace 256 B.\n"));
+  EXPECT_THAT(table, HasSubstr("At most 1.25 KiB of the 1.50 KiB are in use, at #2 forward fill: "
+                               "parameters 256 B, activations 768 B, workspace 256 B.\n"));
   EXPECT_THAT(memory_table(chain.program, plan, 0, 1), HasSubstr("\n... and 3 more\n"));
   EXPECT_EQ(memory_table(Program("none", chain.buffers), plan, 0, 1), "");
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include <atomic>
@@ -187,6 +186,8 @@ TEST(MonitorReport, RecordsAreJson) {
             R"("clock_mhz":1980,"reasons":0,"others":0,"power_w":300,"energy_j":null})");
   EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
             R"({"monitor_summary":"gpu","rank":0,"readings":1,"seconds":2.0,)"
+            R"("gauges":{"load_percent":[0.0,0.0,0.0],"clock_mhz":[1980.0,1980.0,1980.0],)"
+            R"("reasons":[2.0,2.0,2.0]},)"
             R"("energy_j":null,"energy_j_per_sample":null,)"
             R"("marks":["gpu was throttled: power cap"]})");
 }

@@ -71,10 +71,9 @@ TEST(Overhead, IsOneSentence) {
   EXPECT_THAT(overhead_text(overhead_of(steps_with({2e-6}))),
               HasSubstr("Profiling adds 2.000us to a step of 1.002ms, 0.20 % (too few for an "
                         "interval; range 2.000us to 2.000us, 1 group of steps"));
-  EXPECT_THAT(
-      overhead_text(overhead_of(steps_with({-3e-6, 1e-6, 2e-6, 3e-6, 4e-6, 5e-6}))),
-      HasSubstr("(95 % interval -3.000us to 5.000us, 6 groups of steps without, with, with, "
-                "without).\n"));
+  EXPECT_THAT(overhead_text(overhead_of(steps_with({-3e-6, 1e-6, 2e-6, 3e-6, 4e-6, 5e-6}))),
+              HasSubstr("(95 % interval -3.000us to 5.000us, 6 groups of steps without, with, "
+                        "with, without).\n"));
   EXPECT_THAT(
       overhead_text(overhead_of(std::vector<double>(3, 1e-3))),
       HasSubstr("is unknown: measuring it takes four steps after warm-up that are not profiled"));

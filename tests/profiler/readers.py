@@ -35,7 +35,6 @@ def hta(*paths, last_step=False):
             names = works["name"].map(analysis.t.symbol_table.get_sym_table().__getitem__)
             messages = merge_kernel_intervals(works[names.map(get_kernel_type).eq("COMMUNICATION")].copy())
             row = times.loc[rank]
-            idle = analysis.get_idle_time_breakdown(ranks=[rank], visualize=False)[0]
             overlap = overlaps.loc[rank]["comp_comm_overlap_pctg"]
             ranks.append({
                 "span": float(row["kernel_time(us)"]),
@@ -44,10 +43,6 @@ def hta(*paths, last_step=False):
                 "idle": float(row["idle_time(us)"]),
                 "communication": float((messages["end"] - messages["ts"]).sum()),
                 "overlap": None if overlap != overlap else float(overlap) / 100,
-                "streams": {
-                    f"{int(r['stream'])} {r['idle_category']}": float(r["idle_time"])
-                    for _, r in idle.iterrows()
-                },
             })
     return ranks[0] if len(paths) == 1 else {"ranks": ranks}
 

@@ -109,14 +109,6 @@ TEST_F(Readers, HolisticTraceAnalysisFindsTheSameTimes) {
   ASSERT_TRUE(ours.overlap);
   EXPECT_NEAR(*ours.overlap, theirs->at("overlap").get<double>(), 0.01);
   EXPECT_GT(*ours.overlap, 0.1);
-  for (const StreamIdle& idle : ours.streams) {
-    const auto theirs_us = [&](const char* kind) {
-      return theirs->at("streams").value(std::to_string(idle.stream) + " " + kind, 0.0);
-    };
-    expect_within_one_percent(idle.host_wait_s, theirs_us("host_wait"), "host wait");
-    expect_within_one_percent(idle.kernel_wait_s, theirs_us("kernel_wait"), "kernel wait");
-    expect_within_one_percent(idle.other_s, theirs_us("other"), "other");
-  }
 }
 
 TEST_F(Readers, TensorBoardsPluginFindsCommunicationAndEveryKernel) {

@@ -69,10 +69,9 @@ TEST(EvaluationLine, HasAccuracyForClassifiersOnly) {
   report.accuracy.reset();
   report.r2 = 0.75;
   report.mean_absolute_error = 0.5;
-  EXPECT_EQ(
-      evaluation_line(report),
-      "Epoch 1/5 | Test loss: 0.301200 | Test R2: 0.7500 | Test mean absolute error: 0.500000 | "
-      "2000 samples in 0.01230s");
+  EXPECT_EQ(evaluation_line(report),
+            "Epoch 1/5 | Test loss: 0.301200 | Test R2: 0.7500 | Test mean absolute error: "
+            "0.500000 | 2000 samples in 0.01230s");
   report.r2.reset();
   report.mean_absolute_error.reset();
   report.epochs = 0;
@@ -249,10 +248,9 @@ TEST(RunHeader, NamesModelDataAndDevice) {
   const StepPrograms square({.model = {.widths = {1024, 1024, 1024}}});
   EXPECT_THAT(run_header(square, *device),
               testing::StartsWith("2 x Linear(1024, 1024), 2,099,200 parameters, batch 64\ncpu: "));
-  const StepPrograms files({.model = {.widths = {784, 10}},
-                            .data = DataKind::kIdx,
-                            .train_rows = 8000,
-                            .test_rows = 2000});
+  const StepPrograms files(
+      {.model = {.widths = {784, 10}},
+       .input = {.data = DataKind::kIdx, .train_rows = 8000, .test_rows = 2000}});
   EXPECT_THAT(run_header(files, *device),
               testing::StartsWith("Linear 784 - 10, 7,850 parameters, batch 64, 8,000 training and "
                                   "2,000 test samples\ncpu: "));

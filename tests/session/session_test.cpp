@@ -90,10 +90,10 @@ TEST_F(SessionTest, TellsWhichUpdateItTook) {
     config_.output.explain = true;
     return Session(*place_, config_, alone_).answer();
   };
-  EXPECT_THAT(shown(Update::kAuto),
-              testing::EndsWith("\n--update auto takes fused: Adam runs beside the products of the "
-                                "weight gradients; not measured, as the warm-up has fewer than 5 "
-                                "equal steps\n"));
+  EXPECT_THAT(
+      shown(Update::kAuto),
+      testing::EndsWith("\n--update auto takes fused: Adam runs beside the products of the weight "
+                        "gradients; not measured, as the warm-up has fewer than 5 equal steps\n"));
   EXPECT_THAT(shown(Update::kAuto), HasSubstr("linear_adam"));
   EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("--update")));
   EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("linear_adam")));
@@ -213,8 +213,8 @@ TEST_F(SessionTest, GoesOnWithTheChoicesOfProductsThatTheCheckpointHolds) {
   Session(off, config_, alone_).run();
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      HasSubstr("at step 4; rounding may differ: --autotune is on in the checkpoint and off "
-                "here\n"));
+      HasSubstr(
+          "at step 4; rounding may differ: --autotune is on in the checkpoint and off here\n"));
   EXPECT_THAT(off.taken(), ElementsAre());
 }
 
@@ -364,9 +364,8 @@ TEST_F(UnreadableSamples, EndARunInOrderWithACheckpointOfTheLastWholeStep) {
       EXPECT_GE(done, 4);
       EXPECT_LE(done, 8);
       EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-                  HasSubstr(fmt::format("note: samples cannot be read, ended after step {} and "
-                                        "wrote '",
-                                        done - 1)));
+                  HasSubstr(fmt::format(
+                      "note: samples cannot be read, ended after step {} and wrote '", done - 1)));
 
       file("x.idx", bytes);
       Job alone;

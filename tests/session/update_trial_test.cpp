@@ -1,5 +1,4 @@
 // --update auto that measures: the first steps try both ways to update, which have the same bits.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -160,7 +159,7 @@ class SettlingRank final : public TrainObserver {
       : takes_(takes), device_(make_cpu_device({.threads = 1})) {
     StepSpec spec =
         spec_of_rank(config, DeviceKind::kCpu, nullptr, rank.group.rank(), rank.group.size());
-    spec.tries_updates = config.training.update == Update::kAuto;
+    spec.update.tries_both = config.training.update == Update::kAuto;
     scheme_ = std::make_unique<Factor>();
     programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
     for (const StepProgram* step : programs_->all()) expect_ordered(step->program);

@@ -65,7 +65,7 @@ class TrainerHarness final : public TrainObserver {
     }
     const Dataset* data = dataset ? &*dataset : nullptr;
     StepSpec spec = spec_of(c, device->kind(), data);
-    if (generator) spec.generator = *generator;
+    if (generator) spec.input.generator = *generator;
     if (rows_per_sample) spec.model.rows_per_sample = *rows_per_sample;
     programs = std::make_unique<StepPrograms>(spec, scheme);
     for (const StepProgram* step : programs->all()) expect_ordered(step->program);

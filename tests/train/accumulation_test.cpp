@@ -55,8 +55,8 @@ TEST(Accumulation, CountsTheSamplesOfAllMicroSteps) {
 
 TEST(Accumulation, MakesALastMicroStepOfTheRowsThatAreLeft) {
   StepSpec spec = spec_of(small(6, 4), DeviceKind::kCpu, nullptr);
-  spec.data = DataKind::kIdx;
-  spec.train_rows = 24 + 15;
+  spec.input.data = DataKind::kIdx;
+  spec.input.train_rows = 24 + 15;
   const StepPrograms programs(spec);
   ASSERT_NE(programs.last_batch(), nullptr);
   EXPECT_EQ(programs.last_batch()->rows, 15);
@@ -79,10 +79,10 @@ TEST(StepPrograms, AreOrderedWithEveryOptimizerDataSourceAndDelay) {
   for (const OptimizerConfig& optimizer : optimizers) {
     for (const DataKind data : {DataKind::kRandn, DataKind::kIdx}) {
       StepSpec spec = spec_of(small(6, 3), DeviceKind::kCpu, nullptr);
-      spec.optimizer = optimizer;
-      spec.data = data;
-      spec.train_rows = data == DataKind::kIdx ? 31 : 0;
-      spec.test_rows = data == DataKind::kIdx ? 7 : 0;
+      spec.update.optimizer = optimizer;
+      spec.input.data = data;
+      spec.input.train_rows = data == DataKind::kIdx ? 31 : 0;
+      spec.input.test_rows = data == DataKind::kIdx ? 7 : 0;
       spec.io_delay_s = 0.001;
       const StepPrograms programs(spec);
       for (const StepProgram* step : programs.all()) {

@@ -80,8 +80,8 @@ TEST_F(EvaluatorTest, CountsWhatSamplesOfEachClassAreTakenFor) {
 /// The numbers are those of sklearn.metrics.r2_score for the targets (1, 2, 5), (3, 4, 5), (8, 0,
 /// 5) and the outputs (1, 1, 5), (4, 4, 5), (7, 1, 5), then with a 6 for the last 5.
 TEST(EvaluationPart, HasTheMeanR2OfItsOutputs) {
-  const StepPrograms programs(
-      {.model = {.widths = {1, 3}}, .data = DataKind::kIdx, .train_rows = 3, .test_rows = 3});
+  const StepPrograms programs({.model = {.widths = {1, 3}},
+                               .input = {.data = DataKind::kIdx, .train_rows = 3, .test_rows = 3}});
   const std::vector<double> variances = {26.0 / 3, 8.0 / 3, 0};
   EvaluationPart part{.squared_errors = {2, 2, 0}, .samples = 3};
   EXPECT_DOUBLE_EQ(*part.report(*programs.evaluate(), variances).r2, 0.891025641025641);

@@ -51,7 +51,7 @@ TEST(RequireMemory, SaysThatOneOfTheUpdatesThatAreTriedFits) {
   StepSpec spec = spec_of_batch(64);
   spec.model.stores_gradients = false;
   const std::int64_t fused = MemoryPlan(StepPrograms(spec).buffers()).device_bytes(0);
-  spec.tries_updates = true;
+  spec.update.tries_both = true;
   const auto expect_remedy = [&](std::int64_t available_bytes, const std::string& remedy) {
     expect_error(ExitCode::kMemory, " free; " + remedy, [&] {
       require_memory(StepPrograms(spec), available_bytes, DeviceKind::kCuda, "cuda:0");
@@ -143,11 +143,9 @@ TEST(RequireMemory, SharesTheMemoryOfAHostAmongItsRanks) {
 
 TEST(RequireMemory, CountsBatchesAheadAndAsksForFewer) {
   StepSpec spec{.model = {.widths = {6, 4}},
-                .data = DataKind::kIdx,
-                .train_rows = 1'000'000,
-                .workers_ahead = 1'000};
+                .input = {.data = DataKind::kIdx, .train_rows = 1'000'000, .workers_ahead = 1'000}};
   const StepPrograms programs(spec);
-  spec.workers_ahead = 1;
+  spec.input.workers_ahead = 1;
   const StepPrograms one(spec);
   const auto bytes_of_all = [](const StepPrograms& of) {
     const MemoryPlan plan(of.buffers());
@@ -162,10 +160,9 @@ TEST(RequireMemory, CountsBatchesAheadAndAsksForFewer) {
 
 /// GPUs' own memory holds none of it.
 TEST(RequireMemory, CountsBatchesAheadOfGpusInTheHostsMemory) {
-  const StepPrograms programs({.model = {.widths = {6, 4}},
-                               .data = DataKind::kIdx,
-                               .train_rows = 1'000'000,
-                               .workers_ahead = 1'000});
+  const StepPrograms programs(
+      {.model = {.widths = {6, 4}},
+       .input = {.data = DataKind::kIdx, .train_rows = 1'000'000, .workers_ahead = 1'000}});
   const MemoryPlan plan(programs.buffers());
   ASSERT_GT(plan.pinned_bytes(0), 1'000 * 64 * (6 + 4) * 4);
   require_memory(programs, plan.device_bytes(0), DeviceKind::kCuda, "cuda:0");

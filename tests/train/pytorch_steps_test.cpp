@@ -106,13 +106,13 @@ TEST(CrossEntropyRun, HasPyTorchsLossesGradientsAndParameters) {
   if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   const Golden golden = load_golden("ce_tiny");
   const auto steps = static_cast<std::int64_t>(golden.each_step.size());
-  const StepPrograms programs({.model = {.widths = golden.layers,
-                                         .last_relu = golden.last_relu,
-                                         .loss = LossKind::kCrossEntropy},
-                               .data = DataKind::kIdx,
-                               .batch_size = golden.batch,
-                               .train_rows = golden.batch * steps,
-                               .zero_grad = golden.zero_grad});
+  const StepPrograms programs(
+      {.model = {.widths = golden.layers,
+                 .last_relu = golden.last_relu,
+                 .loss = LossKind::kCrossEntropy},
+       .input = {.data = DataKind::kIdx, .train_rows = golden.batch * steps},
+       .update = {.zero_grad = golden.zero_grad},
+       .batch_size = golden.batch});
   const StepProgram& train = programs.train();
   expect_ordered(train.program);
   const ModelSpec& spec = programs.spec().model;

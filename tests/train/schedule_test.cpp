@@ -17,10 +17,10 @@ using testing::ElementsAre;
 
 StepSpec spec_of_rows(std::int64_t train_rows, std::int64_t test_rows, std::int64_t batch_size) {
   return {.model = {.widths = {3, 2}},
-          .data = train_rows == 0 ? DataKind::kRandn : DataKind::kIdx,
-          .batch_size = batch_size,
-          .train_rows = train_rows,
-          .test_rows = test_rows};
+          .input = {.data = train_rows == 0 ? DataKind::kRandn : DataKind::kIdx,
+                    .train_rows = train_rows,
+                    .test_rows = test_rows},
+          .batch_size = batch_size};
 }
 
 /// Each batch as "train e0 #0 @0 x4": program, epoch, number, first row, rows; "." ends an
@@ -71,7 +71,7 @@ TEST(Schedule, TriesBothUpdatesInTheWarmup) {
 
 TEST(Schedule, TakesTurnsWhileUpdatesAreTried) {
   StepSpec spec = spec_of_rows(42, 0, 4);
-  spec.tries_updates = true;
+  spec.update.tries_both = true;
   StepPrograms programs(spec);
   const StepProgram* const separate = &programs.train();
   EXPECT_FALSE(separate->is_fused);
@@ -133,7 +133,7 @@ TEST(Schedule, NeedsTheRowsOfItsBatches) {
       StepSpec spec = spec_of_rows(train_rows, test_rows, batch);
       spec.mesh.rank = rank;
       spec.mesh.data = 3;
-      spec.in_turns = i < 3;
+      spec.input.in_turns = i < 3;
       const StepPrograms programs(spec);
       TrainingConfig training;
       training.epochs = 1;

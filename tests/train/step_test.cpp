@@ -32,11 +32,11 @@ std::vector<StepSpec> all_specs() {
                                  .loss = classes ? LossKind::kCrossEntropy : LossKind::kMse,
                                  .dropout = widths.size() == 4 ? 0.5 : 0,
                                  .fusion = (bits & 16) != 0},
-                       .data = files ? DataKind::kIdx : DataKind::kRandn,
-                       .batch_size = 4,
-                       .train_rows = files ? (tails ? 10 : 8) : 0,
-                       .test_rows = files ? (tails ? 7 : 4) : 0,
-                       .zero_grad = widths.size() != 3});
+                       .input = {.data = files ? DataKind::kIdx : DataKind::kRandn,
+                                 .train_rows = files ? (tails ? 10 : 8) : 0,
+                                 .test_rows = files ? (tails ? 7 : 4) : 0},
+                       .update = {.zero_grad = widths.size() != 3},
+                       .batch_size = 4});
     }
   }
   return specs;
@@ -61,7 +61,7 @@ TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
 TEST(StepPrograms, HaveTwoFlopsForEachMultiplyAdd) {
   const auto price_with = [](bool fusion) {
     return price_of(StepPrograms({.model = {.widths = {8, 16, 12, 4}, .fusion = fusion},
-                                  .data = DataKind::kRandn,
+                                  .input = {.data = DataKind::kRandn},
                                   .batch_size = 10})
                         .train()
                         .program);
@@ -78,10 +78,8 @@ TEST(StepPrograms, HaveTwoFlopsForEachMultiplyAdd) {
 
 TEST(StepPrograms, ShareTheirBuffers) {
   const StepPrograms programs({.model = {.widths = {5, 4, 3}, .loss = LossKind::kCrossEntropy},
-                               .data = DataKind::kIdx,
-                               .batch_size = 4,
-                               .train_rows = 10,
-                               .test_rows = 7});
+                               .input = {.data = DataKind::kIdx, .train_rows = 10, .test_rows = 7},
+                               .batch_size = 4});
   ASSERT_NE(programs.last_batch(), nullptr);
   ASSERT_NE(programs.last_evaluate(), nullptr);
   EXPECT_EQ(programs.last_batch()->rows, 2);
@@ -96,14 +94,13 @@ TEST(StepPrograms, ShareTheirBuffers) {
 TEST(StepPrograms, KeepInputsOnlyOfActivationsThatNeedThem) {
   for (const Activation activation : kValuesOf<Activation>) {
     for (const bool trains : {true, false}) {
-      const StepPrograms programs({.model = {.widths = {4, 6, 3},
-                                             .activation = activation,
-                                             .last_relu = false,
-                                             .trains = trains},
-                                   .data = DataKind::kIdx,
-                                   .batch_size = 4,
-                                   .train_rows = trains ? 8 : 0,
-                                   .test_rows = 4});
+      const StepPrograms programs(
+          {.model = {.widths = {4, 6, 3},
+                     .activation = activation,
+                     .last_relu = false,
+                     .trains = trains},
+           .input = {.data = DataKind::kIdx, .train_rows = trains ? 8 : 0, .test_rows = 4},
+           .batch_size = 4});
       std::vector<std::string> kept;
       for (const Buffer& buffer : programs.buffers().all()) {
         if (buffer.name.ends_with("pre_activation")) kept.push_back(buffer.name);

@@ -241,7 +241,7 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
   EXPECT_EQ(whole.dataset->train_rows(), 40);
   // The same training set as before, split from the files.
   StepSpec spec = spec_of(with, DeviceKind::kCpu, &*evaluated.dataset);
-  spec.test_rows = 0;
+  spec.input.test_rows = 0;
   const StepPrograms programs(spec);
   Trainer trainer(evaluated.config, programs, {evaluated.device.get()}, {}, &*evaluated.dataset);
   TrainerHarness observer(with);

@@ -1,7 +1,6 @@
 // What it saves or costs to bind threads to cores: all cores of the machine, and half of them.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -41,8 +40,8 @@ Findings affinity_findings(const Results& results) {
       pairs.push_back({unbound.key, row.key, row.words, unbound.words});
     }
   }
-  const auto label = [&](const Measurement& each) {
-    return labels.at(static_cast<std::size_t>(&each - results.cases.data()));
+  const auto label = [&](const Measurement& measured) {
+    return labels.at(static_cast<std::size_t>(&measured - results.cases.data()));
   };
   FindingsOf all(results);
   all.compare(pairs);

@@ -91,15 +91,15 @@ std::vector<Case> all_reduce_cases(const Setting& setting) {
 }
 
 /// What crosses each link of a ring per second.
-Estimate summed_rate(const Measurement& each) {
-  const auto bytes = static_cast<double>(each.workload().sum->bytes);
-  return reciprocal(each.mean_s(),
-                    bus_factor(ExchangeKind::kAllReduce, each.workload().ranks) * bytes);
+Estimate summed_rate(const Measurement& measured) {
+  const auto bytes = static_cast<double>(measured.workload().sum->bytes);
+  return reciprocal(measured.mean_s(),
+                    bus_factor(ExchangeKind::kAllReduce, measured.workload().ranks) * bytes);
 }
 
 /// Relative to the average in double precision.
-double summed_error(const Measurement& each) {
-  return each.starts().front().ranks.front().loss.front();
+double summed_error(const Measurement& measured) {
+  return measured.starts().front().ranks.front().loss.front();
 }
 
 /// A row for each size and way.
@@ -113,18 +113,18 @@ void add_sums_table(FindingsOf& all, const Results& results, int ranks) {
   all.table(
       fmt::format("All-reduces of {}", several_words(ranks, "rank")),
       {{"bytes of a rank",
-        [](const Measurement& each) { return human_bytes(each.workload().sum->bytes); }},
+        [](const Measurement& measured) { return human_bytes(measured.workload().sum->bytes); }},
        {"way",
-        [](const Measurement& each) {
-          const std::string& key = each.what().key;
+        [](const Measurement& measured) {
+          const std::string& key = measured.what().key;
           return std::string(
               std::ranges::find(kWaysToSum, key.substr(0, key.find('-')), &WayToSum::key)->words);
         }},
        {"time", "mean time"},
        {"bus bandwidth",
-        [](const Measurement& each) { return rate_text(summed_rate(each).median, "B/s"); }},
+        [](const Measurement& measured) { return rate_text(summed_rate(measured).median, "B/s"); }},
        {"error of the average",
-        [](const Measurement& each) { return fmt::format("{:.1e}", summed_error(each)); }}},
+        [](const Measurement& measured) { return fmt::format("{:.1e}", summed_error(measured)); }}},
       keys, fmt::format("ranks-{}-table", ranks));
 }
 
@@ -141,8 +141,8 @@ Plot sums_plot_of_ranks(const Results& results, int ranks) {
     for (const std::int64_t bytes : summed_sizes(results.setting)) {
       keys.push_back(sum_key(way.key, ranks, bytes));
     }
-    const auto bytes = [](const Measurement& each) {
-      return static_cast<double>(each.workload().sum->bytes);
+    const auto bytes = [](const Measurement& measured) {
+      return static_cast<double>(measured.workload().sum->bytes);
     };
     plot.series.push_back(points_of(std::string(way.key), results, keys, bytes, summed_rate, 1e-9));
   }
@@ -150,7 +150,7 @@ Plot sums_plot_of_ranks(const Results& results, int ranks) {
 }
 
 /// The largest error of each way over all sizes.
-std::string errors_fact(const Results& results, int ranks) {
+std::string errors_text(const Results& results, int ranks) {
   std::vector<std::string> errors;
   for (const WayToSum& way : ways_to_sum(results.setting, ranks)) {
     double most = 0;
@@ -192,16 +192,16 @@ Findings all_reduce_findings(const Results& results) {
       is_within = true;
       compare_sums(all, results, ranks);
     }
-    all.fact(fmt::format("errors-{}", ranks), errors_fact(results, ranks));
+    all.untimed(fmt::format("errors-{}", ranks), errors_text(results, ranks));
     add_sums_table(all, results, ranks);
     all.plot(sums_plot_of_ranks(results, ranks));
   }
   if (!is_within) {
-    all.fact("not-compared",
-             fmt::format("There are fewer {} than ranks, so times are not compared.",
-                         units_word(results.setting)));
+    all.untimed("not-compared",
+                fmt::format("There are fewer {} than ranks, so times are not compared.",
+                            units_word(results.setting)));
   }
-  return all.fact(
+  return all.untimed(
       "method",
       fmt::format("Numbers are fp32 in host memory{}, and MPI adds them in pieces of 1 MiB, as in "
                   "training; the bus carries 2 (n - 1) / n of a rank's bytes in a ring.",
@@ -216,8 +216,7 @@ Experiment all_reduce_experiment() {
           "How long does an all-reduce take, what does it carry, how exact is it?",
           all_reduce_cases,
           all_reduce_findings,
-          "errors-* not-compared method ranks-2-table ranks-2-plot "
-          "ranks-4-table ranks-4-plot",
+          "errors-* not-compared method ranks-2-table ranks-2-plot ranks-4-table ranks-4-plot",
           false};
 }
 

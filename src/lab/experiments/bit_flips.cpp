@@ -122,8 +122,8 @@ bool is_seen(const SeenRun& with, const SeenRun& clean, std::size_t figure) {
   return false;
 }
 
-/// A start draws its own flips. The gauges have a reading for each: its bit, who has found it, and
-/// by which share it has changed the loss at the end.
+/// A start draws its own flips. What it watched is one entry for each, whose gauges say its bit, who
+/// has found it, and by which share it has changed the loss at the end.
 Start drawn_flips(const Case& what, int start) {
   constexpr int kFlipsOfStart = 3;
   constexpr double kMostChange = 10;
@@ -134,7 +134,7 @@ Start drawn_flips(const Case& what, int start) {
   run_on_threads(run, clean);
   std::mt19937_64 random(kFlippedPlaces.size() * static_cast<std::uint64_t>(start) +
                          static_cast<std::uint64_t>(place - kFlippedPlaces.begin()));
-  Watched flips{.source = place->buffer};
+  std::vector<Watched> flips;
   for (int i = 0; i < kFlipsOfStart; ++i) {
     run.config = what.workload.config;
     const Flip flip = drawn_flip(*place, programs, random);
@@ -143,10 +143,14 @@ Start drawn_flips(const Case& what, int start) {
     run_on_threads(run, with);
     const double change =
         with.error.empty() ? with.last_loss() / clean.last_loss() - 1 : kMostChange;
-    flips.gauges["bit"].push_back(static_cast<double>(flip.bit));
-    flips.gauges["change"].push_back(std::min(change, kMostChange));
+    Watched& seen = flips.emplace_back(Watched{.source = place->buffer});
+    const auto note = [&](const char* gauge, double reading) {
+      seen.gauges[gauge] = {reading, reading, reading};
+    };
+    note("bit", flip.bit);
+    note("change", std::min(change, kMostChange));
     for (std::size_t figure = 0; figure < kStepFigures.size(); ++figure) {
-      flips.gauges[kStepFigures[figure].gauge].push_back(is_seen(with, clean, figure));
+      note(kStepFigures[figure].gauge, is_seen(with, clean, figure));
     }
     run.config.training.steps = kFlipStep + 2;
     const auto finds = [&](std::int64_t every, const char* words) {
@@ -155,14 +159,14 @@ Start drawn_flips(const Case& what, int start) {
       run_on_threads(run, verified);
       return verified.error.find(words) != std::string::npos;
     };
-    flips.gauges["again"].push_back(finds(kFlipStep + 1, "gave other bits when it ran again"));
-    flips.gauges["later"].push_back(finds(kFlipStep + 2, "are not those of the others"));
-    flips.gauges["every"].push_back(finds(1, "step 5"));
+    note("again", finds(kFlipStep + 1, "gave other bits when it ran again"));
+    note("later", finds(kFlipStep + 2, "are not those of the others"));
+    note("every", finds(1, "step 5"));
   }
   return {.command = command_line_of(what),
           .configuration = json_of(what.workload.config),
           .ranks = {clean.steps},
-          .watched = {flips}};
+          .watched = std::move(flips)};
 }
 
 std::vector<Case> bit_flips_cases(const Setting& setting) {
@@ -186,7 +190,7 @@ std::vector<double> of_flips(std::span<const Measurement> cases, const char* gau
     for (const Start& start : each.starts()) {
       for (const Watched& flips : start.watched) {
         const auto found = flips.gauges.find(gauge);
-        if (found != flips.gauges.end()) std::ranges::copy(found->second, std::back_inserter(all));
+        if (found != flips.gauges.end()) all.push_back(found->second.mean);
       }
     }
   }
@@ -238,20 +242,20 @@ Findings bit_flips_findings(const Results& results) {
     return share_of_flips(results.cases, gauge, holds);
   };
   return FindingsOf(results)
-      .fact(
+      .untimed(
           "verified",
           fmt::format("--verify-every 1 finds {} of the flips. Running their step again finds {}, "
                       "comparing the ranks' states after the next one {}.",
                       share("every"), share("again"), share("later")))
-      .fact("others",
-            fmt::format("The norm of the gradients finds {}, a sum of the weights {}, the "
-                        "loss {}, even beside those of the same run without the flip.",
-                        share("norm"), share("sum"), share("loss")))
-      .fact("harmless",
-            fmt::format("After 200 steps {} have changed the loss by less than 1 %, and {} have "
-                        "doubled it, or ended the run.",
-                        share("change", is_harmless),
-                        share("change", [](double change) { return change >= 1; })))
+      .untimed("others",
+               fmt::format("The norm of the gradients finds {}, a sum of the weights {}, the "
+                           "loss {}, even beside those of the same run without the flip.",
+                           share("norm"), share("sum"), share("loss")))
+      .untimed("harmless",
+               fmt::format("After 200 steps {} have changed the loss by less than 1 %, and {} have "
+                           "doubled it, or ended the run.",
+                           share("change", is_harmless),
+                           share("change", [](double change) { return change >= 1; })))
       .table("Flipped bits of two ranks: which are found",
              {{"case", "a bit of"},
               {"flips",

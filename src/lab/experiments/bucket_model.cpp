@@ -49,8 +49,8 @@ struct BucketSizes {
   double all_bytes = 0;
 };
 
-BucketSizes bucket_sizes(const Measurement& each) {
-  const std::vector<std::int64_t> all = bucket_bytes(each.workload());
+BucketSizes bucket_sizes(const Measurement& measured) {
+  const std::vector<std::int64_t> all = bucket_bytes(measured.workload());
   return {.count = static_cast<double>(all.size()),
           .last_bytes = static_cast<double>(all.back()),
           .all_bytes = static_cast<double>(std::accumulate(all.begin(), all.end(), 0L))};
@@ -96,10 +96,10 @@ BucketCosts fitted_costs(const std::vector<BucketSizes>& sizes, std::span<const 
 class BucketModel {
  public:
   explicit BucketModel(const Results& results) {
-    for (const Measurement& each : results.cases) {
-      sizes_.push_back(bucket_sizes(each));
-      steps_s_.push_back(each.mean_s_by_start());
-      typical_s_ += each.mean_s().median / static_cast<double>(results.cases.size());
+    for (const Measurement& measured : results.cases) {
+      sizes_.push_back(bucket_sizes(measured));
+      steps_s_.push_back(measured.mean_s_by_start());
+      typical_s_ += measured.mean_s().median / static_cast<double>(results.cases.size());
     }
   }
 
@@ -134,7 +134,7 @@ class BucketModel {
   double typical_s_ = 0;                      // the mean step of all cases
 };
 
-std::string best_bucket_sentence(const BucketModel& model, const std::string& measured) {
+std::string best_bucket_text(const BucketModel& model, const std::string& measured) {
   if (!model.has_best()) {
     return fmt::format("So the model names no best size; {}", measured);
   }
@@ -156,8 +156,8 @@ void add_timeline(FindingsOf& all, const Results& results, std::size_t place,
 
 Findings bucket_model_findings(const Results& results) {
   const BucketModel model(results);
-  const auto sizes_of = [&](const Measurement& each) -> const BucketSizes& {
-    return model.sizes()[static_cast<std::size_t>(&each - results.cases.data())];
+  const auto sizes_of = [&](const Measurement& measured) -> const BucketSizes& {
+    return model.sizes()[static_cast<std::size_t>(&measured - results.cases.data())];
   };
   const auto buckets_of = [&](const Measurement& each) {
     return std::llround(sizes_of(each).count);
@@ -179,12 +179,11 @@ Findings bucket_model_findings(const Results& results) {
              fmt::format("{} in one would change a step by {} (fitted), {}",
                          human_bytes(std::llround(model.gradient_bytes())), time_text(all_s),
                          rate_text(model.gradient_bytes() / all_s.median, "B/s")))
-      .timed("best",
-             best_bucket_sentence(model, fastest_sentence(fastest, names, "fastest measured")))
-      .fact("model",
-            "The model: step = rest + latency * buckets + bytes of the last bucket / bandwidth, by "
-            "least squares; of equal buckets, the square root of (gradients' bytes / bandwidth / "
-            "latency) are best.")
+      .timed("best", best_bucket_text(model, fastest_text(fastest, names, "fastest measured")))
+      .untimed("model",
+               "The model: step = rest + latency * buckets + bytes of the last bucket / bandwidth, "
+               "by least squares; of equal buckets, the square root of (gradients' bytes / "
+               "bandwidth / latency) are best.")
       .table(
           "Buckets, measured and by the fitted model",
           {"case",

@@ -8,7 +8,7 @@
 
 #include "core/statistics.h"
 #include "core/units.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/findings.h"
 #include "model/model_spec.h"
@@ -48,8 +48,8 @@ std::string memory_text(const CaseData& of) {
   std::vector<std::string> places;
   for (int stage = 0; stage < mesh.pipeline; ++stage) {
     const WorkloadPrograms programs(of.workload(), stage * mesh.ranks_of_stage());
-    for (const DeviceMemory& each : planned_memory(programs)) {
-      places.push_back(human_bytes(each.bytes));
+    for (const DeviceMemory& memory : planned_memory(programs)) {
+      places.push_back(human_bytes(memory.bytes));
     }
   }
   return fmt::format("{}", fmt::join(places, ", "));
@@ -97,8 +97,8 @@ std::string split_text(const CaseData& of) {
   std::vector<std::int64_t> parts;
   if (const auto stages = static_cast<int>(workload.config.parallel.pipeline); stages > 1) {
     const WorkloadPrograms programs(workload);
-    for (const LayerRange& each : layers_of_stages(programs.steps().spec().model, stages)) {
-      parts.push_back(each.size());
+    for (const LayerRange& layers : layers_of_stages(programs.steps().spec().model, stages)) {
+      parts.push_back(layers.size());
     }
   } else {
     for (const Rows& piece : chunk(workload.batch_size(), workload.ranks)) {
@@ -350,8 +350,8 @@ std::optional<Estimate> CaseData::speed_up() const {
     if (alone_ == nullptr) return std::nullopt;
     return exactly(alone_->step_s / simulated_->step_s);
   }
-  const auto alone = std::ranges::find_if(results_->cases, [&](const Measurement& each) {
-    return is_alone(each.workload(), measured_->workload());
+  const auto alone = std::ranges::find_if(results_->cases, [&](const Measurement& measured) {
+    return is_alone(measured.workload(), measured_->workload());
   });
   if (alone == results_->cases.end()) return std::nullopt;
   return results_->compare(alone->what().key, measured_->what().key).speed();

@@ -35,17 +35,17 @@ std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
 /// most that were run if only one rank is within them.
 int compared_ranks(const Results& results) {
   int max = 0;
-  for (const Measurement& each : results.cases) {
-    if (!each.what().beyond_cores) max = std::max(max, each.workload().ranks);
+  for (const Measurement& measured : results.cases) {
+    if (!measured.what().beyond_cores) max = std::max(max, measured.workload().ranks);
   }
   return max > 1 ? max : rank_counts(results.setting).back();
 }
 
 /// The part that dominates a step of several ranks, with its share.
-std::string dominated_text(const Measurement& each) {
-  const std::vector<double> step_s = each.mean_s_by_start();
-  const std::vector<double> reduce_s = each.phase_s_by_start("communication");
-  const std::vector<double> computing_s = each.phases_s_by_start(computing_phases());
+std::string dominated_text(const Measurement& measured) {
+  const std::vector<double> step_s = measured.mean_s_by_start();
+  const std::vector<double> reduce_s = measured.phase_s_by_start("communication");
+  const std::vector<double> computing_s = measured.phases_s_by_start(computing_phases());
   const auto rest_s =
       by_round(by_round(step_s, reduce_s, std::minus<double>()), computing_s, std::minus<double>());
   const LargestPart largest = largest_of(
@@ -53,19 +53,20 @@ std::string dominated_text(const Measurement& each) {
                  PartSeries{"computing", computing_s}, PartSeries{"what is neither", rest_s}},
       step_s);
   return fmt::format(
-      "On {}, {}.", model_text(each.workload()),
-      largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
+      "On {}, {}.", model_text(measured.workload()),
+      largest_text(largest, fmt::format("a step of {} ranks", measured.workload().ranks)));
 }
 
 Findings comm_vs_compute_findings(const Results& results) {
   const int ranks = compared_ranks(results);
   std::vector<std::string> labels;
-  for (const Measurement& each : results.cases) {
-    labels.push_back(fmt::format("{}, {}", model_text(each.workload()), each.workload().ranks));
+  for (const Measurement& measured : results.cases) {
+    labels.push_back(
+        fmt::format("{}, {}", model_text(measured.workload()), measured.workload().ranks));
   }
   FindingsOf all(results);
   if (ranks == 1) {
-    all.fact("not-compared", "Only one rank was run, so there is no communication.");
+    all.untimed("not-compared", "Only one rank was run, so there is no communication.");
   } else {
     const Comparison small = results.compare(model_key(false, 1), model_key(false, ranks));
     const Comparison large = results.compare(model_key(true, 1), model_key(true, ranks));
@@ -113,7 +114,7 @@ std::vector<Case> batch_scaling_cases(const Setting& setting) {
 }
 
 /// The batch from which every comparison is faster.
-std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
+std::string pays_text(const std::vector<Comparison>& gains, int count) {
   const std::string words = several_words(count, "rank", true);
   if (const std::string too_few = too_few_of(gains); !too_few.empty()) {
     return fmt::format("From which batch on more ranks pay off: {}.", too_few);
@@ -147,8 +148,7 @@ void add_exposed(FindingsOf& all, const Measurement& small, const Measurement& l
       "exposed", change, 0,
       {"The share of exposed communication grows", "The share of exposed communication falls",
        "Whether the share of exposed communication changes is unclear"},
-      fmt::format("from {} at batch {} to {} at batch {}, while the bytes to reduce stay the "
-                  "same",
+      fmt::format("from {} at batch {} to {} at batch {}, while the bytes to reduce stay the same",
                   percent_text(share_of(small, "communication")), small.workload().batch_size(),
                   percent_text(share_of(large, "communication")), large.workload().batch_size()));
 }
@@ -163,8 +163,8 @@ Findings batch_scaling_findings(const Results& results) {
   }
   adjust_together(gains);
   const Comparison &small = gains.front(), &large = gains.back();
-  const auto speed_up = [&](const Measurement& each) {
-    return results.compare(scaled_key(1, static_cast<int>(batch_of(each))), each.what().key)
+  const auto speed_up = [&](const Measurement& measured) {
+    return results.compare(scaled_key(1, static_cast<int>(batch_of(measured))), measured.what().key)
         .speed();
   };
   const auto plot = [&](std::string title, std::string name, std::string y_label,
@@ -177,7 +177,7 @@ Findings batch_scaling_findings(const Results& results) {
                 .series = std::move(series)};
   };
   FindingsOf all(results);
-  all.timed("pays", pays_sentence(gains, ranks))
+  all.timed("pays", pays_text(gains, ranks))
       .judge("improves", relative_gain(results, large, small), 1,
              {"A larger batch improves scaling", "A larger batch makes scaling worse",
               "Whether a larger batch improves scaling is unclear"},
@@ -185,10 +185,9 @@ Findings batch_scaling_findings(const Results& results) {
                          factor_text(small.speed()), kScaledBatches.front(),
                          factor_text(large.speed()), kScaledBatches.back()));
   add_exposed(all, results.at(small.b), results.at(large.b));
-  return all
-      .timed("saturation-of-one", saturation_sentence(results, scaled_keys(1), " of one rank"))
-      .timed("saturation", saturation_sentence(results, scaled_keys(ranks),
-                                               " of " + several_words(ranks, "rank")))
+  return all.timed("saturation-of-one", saturation_text(results, scaled_keys(1), " of one rank"))
+      .timed("saturation",
+             saturation_text(results, scaled_keys(ranks), " of " + several_words(ranks, "rank")))
       .keep(gains)
       .table("Ranks by the size of the batch",
              {"batch", "ranks", "time", "speed-up", "communication", "communication-share",

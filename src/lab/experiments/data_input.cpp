@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <string_view>
 
 #include "lab/experiments/findings_of.h"
 
@@ -26,9 +24,9 @@ void add_growth(FindingsOf& all, const Results& results) {
   constexpr double kNegligible = 0.1;  // of the smallest step
   std::vector<double> batches;
   std::vector<std::vector<double>> step_s;
-  for (const Measurement& each : results.cases) {
-    batches.push_back(batch_of(each));
-    step_s.push_back(each.mean_s_by_start());
+  for (const Measurement& measured : results.cases) {
+    batches.push_back(batch_of(measured));
+    step_s.push_back(measured.mean_s_by_start());
   }
   const Estimate share = estimate_by_round(step_s, [&](std::span<const double> steps) {
     return fit_line(batches, steps).intercept / steps.front();
@@ -72,19 +70,19 @@ Findings batch_sweep_findings(const Results& results) {
   const double loss = last_loss(results.at("batch-64"));
   FindingsOf all(results);
   add_growth(all, results);
-  return all.timed("saturation", saturation_sentence(results, keys))
+  return all.timed("saturation", saturation_text(results, keys))
       .judge("linear", gain.speed(), kLinear,
              {"Throughput grows linearly, within a tenth", "Throughput does not grow linearly",
               "Whether throughput grows linearly is unclear"},
              fmt::format("4 times the batch, 128 instead of 32, trains {} as many samples/s",
                          factor_text(gain.speed())))
-      .timed("efficiency", sentence_of(gain, "at batch 128", "at batch 32", "sample"), gain.word)
+      .timed("efficiency", text_of(gain, "at batch 128", "at batch 32", "sample"), gain.word)
       .timed("efficiency-why", efficiency_reason(gain))
-      .fact("loss",
-            fmt::format(
-                "{}: the last loss is {:.3f}, and that of the best output, 0, is 1.",
-                std::abs(loss - 1) < kNear ? "A loss near 1 is right" : "The loss is not near 1",
-                loss))
+      .untimed("loss",
+               fmt::format(
+                   "{}: the last loss is {:.3f}, and that of the best output, 0, is 1.",
+                   std::abs(loss - 1) < kNear ? "A loss near 1 is right" : "The loss is not near 1",
+                   loss))
       .keep(results.compare(keys.front(), std::span(keys).subspan(1)))
       .table("Batch size, step time and throughput",
              {{"batch", "batch size"}, "time", "samples-per-s", {"sample-time", "time per sample"}})
@@ -123,15 +121,16 @@ void add_hidden(FindingsOf& all, const Results& results) {
   constexpr double kHidden = 1.1;
   const std::vector<std::string> workers = {"workers-1", "workers-2", "workers-4"};
   const std::vector<Comparison> against_fast = results.compare(kLoaded, workers);
-  const auto hides = [](const Comparison& each) {
-    return side_of(each.ratio, kHidden) == Word::kBelow;
+  const auto hides = [](const Comparison& comparison) {
+    return side_of(comparison.ratio, kHidden) == Word::kBelow;
   };
   const auto first = std::ranges::find_if(against_fast, hides);
   const Comparison& shown =
       first != against_fast.end()
           ? *first
-          : *std::ranges::min_element(against_fast, {},
-                                      [](const Comparison& each) { return each.ratio.median; });
+          : *std::ranges::min_element(against_fast, {}, [](const Comparison& comparison) {
+              return comparison.ratio.median;
+            });
   const std::string count = counted(results.at(shown.b).workload().config.data.workers, "worker");
   all.judge("hidden", shown.ratio, kHidden,
             {"No number of workers here hides the disk",
@@ -180,9 +179,9 @@ Findings io_delay_findings(const Results& results) {
   if (results.setting.on_gpu) {
     all.compare({{kPageable, kLoaded, "with pinned memory", "without", "pinned"}});
   } else {
-    all.fact("pinned",
-             "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin "
-             "changes nothing and is not measured.");
+    all.untimed("pinned",
+                "Pinned memory speeds up copies to a GPU; on the CPU there are none, so --no-pin "
+                "changes nothing and is not measured.");
   }
   return all
       .table("Step time and the wait for data", {"case",

@@ -79,35 +79,36 @@ double largest_share(const Workload& workload) {
 /// The numbers of devices that do not divide the batch.
 std::string uneven_text(const Results& results) {
   std::vector<std::string> uneven;
-  for (const Measurement& each : results.cases) {
-    const double above = largest_share(each.workload()) * each.workload().ranks - 1;
+  for (const Measurement& measured : results.cases) {
+    const double above = largest_share(measured.workload()) * measured.workload().ranks - 1;
     if (above == 0) continue;
-    uneven.push_back(fmt::format(
-        "{} devices get {} rows (the largest share is {} above an equal one)",
-        each.workload().ranks, figure_named("split")->text({results, each}), percent_text(above)));
+    uneven.push_back(
+        fmt::format("{} devices get {} rows (the largest share is {} above an equal one)",
+                    measured.workload().ranks, figure_named("split")->text({results, measured}),
+                    percent_text(above)));
   }
   return uneven.empty() ? "Every number of devices divides the batch equally."
                         : "Not every number divides the batch: " + list_text(uneven) + ".";
 }
 
 /// Whether device 0 is the bottleneck.
-void add_waiting(FindingsOf& all, const Measurement& each) {
-  const Estimate alone = share_of(each, device_0_phases());
-  all.judge("alone-" + each.what().key, alone, 0.5,
+void add_waiting(FindingsOf& all, const Measurement& measured) {
+  const Estimate alone = share_of(measured, device_0_phases());
+  all.judge("alone-" + measured.what().key, alone, 0.5,
             {"Device 0 is the bottleneck", "Device 0 is not the bottleneck",
              "Whether device 0 is the bottleneck is unclear"},
             fmt::format("with {} devices the others wait for it during {} of a step, {} for loss "
                         "and optimizer and {} for the exchange through it",
-                        each.workload().ranks, percent_text(alone),
-                        time_text(each.phase_s("loss") + each.phase_s("optimizer")),
-                        time_text(each.phase_s("communication"))));
+                        measured.workload().ranks, percent_text(alone),
+                        time_text(measured.phase_s("loss") + measured.phase_s("optimizer")),
+                        time_text(measured.phase_s("communication"))));
 }
 
 /// What each device computes in a step, by device and start, as mlp_dp prints it.
-std::vector<std::vector<double>> busy_seconds(const Measurement& each) {
+std::vector<std::vector<double>> busy_seconds(const Measurement& measured) {
   std::vector<std::vector<double>> busy_s;
-  for (int device = 0; device < each.workload().ranks; ++device) {
-    busy_s.push_back(computing_seconds(each, device));
+  for (int device = 0; device < measured.workload().ranks; ++device) {
+    busy_s.push_back(computing_seconds(measured, device));
   }
   return busy_s;
 }
@@ -118,15 +119,16 @@ std::vector<double> others_busy_s(const std::vector<std::vector<double>>& busy_s
   for (std::size_t i = 1; i < busy_s.size(); ++i) {
     sums = by_round(sums, busy_s[i], std::plus<double>());
   }
-  for (double& each : sums) each /= static_cast<double>(busy_s.size() - 1);
+  for (double& value : sums) value /= static_cast<double>(busy_s.size() - 1);
   return sums;
 }
 
-FindingTable load_table(const Measurement& each) {
-  const auto busy_s = busy_seconds(each);
-  const Traffic traffic = traffic_of(each.workload());
-  const std::vector<Rows> split = chunk(each.workload().batch_size(), each.workload().ranks);
-  const std::vector<DeviceMemory> memory = planned_memory(each.workload());
+FindingTable load_table(const Measurement& measured) {
+  const auto busy_s = busy_seconds(measured);
+  const Traffic traffic = traffic_of(measured.workload());
+  const std::vector<Rows> split =
+      chunk(measured.workload().batch_size(), measured.workload().ranks);
+  const std::vector<DeviceMemory> memory = planned_memory(measured.workload());
   FindingTable table{
       .title = "Each device in a step of DataParallel",
       .name = "devices-table",
@@ -134,7 +136,7 @@ FindingTable load_table(const Measurement& each) {
   for (std::size_t i = 0; i < busy_s.size(); ++i) {
     table.rows.push_back({std::to_string(i), std::to_string(i < split.size() ? split[i].count : 0),
                           time_text(estimate_of(busy_s[i])),
-                          percent_text(computing_share(each, static_cast<int>(i)).median),
+                          percent_text(computing_share(measured, static_cast<int>(i)).median),
                           human_bytes(traffic.in_bytes[i]), human_bytes(traffic.out_bytes[i]),
                           human_bytes(memory[i].bytes)});
   }
@@ -142,9 +144,9 @@ FindingTable load_table(const Measurement& each) {
 }
 
 /// How busy device 0 and the others are, and what only device 0 does.
-void add_load(FindingsOf& all, const Measurement& each) {
+void add_load(FindingsOf& all, const Measurement& measured) {
   constexpr double kEqual = 1.1;
-  const auto busy_s = busy_seconds(each);
+  const auto busy_s = busy_seconds(measured);
   const std::vector<double> others_s = others_busy_s(busy_s);
   const Estimate ratio =
       estimate_by_round(busy_s.front(), others_s,
@@ -157,9 +159,9 @@ void add_load(FindingsOf& all, const Measurement& each) {
        {std::pair<std::string_view, const char*>{"loss", "the loss"},
         {"optimizer", "the update"},
         {"communication", "the exchange of parameters, rows and gradients"}}) {
-    parts.push_back({words, each.phase_s_by_start(phase)});
+    parts.push_back({words, measured.phase_s_by_start(phase)});
   }
-  const LargestPart largest = largest_of(parts, each.mean_s_by_start());
+  const LargestPart largest = largest_of(parts, measured.mean_s_by_start());
   all.judge("load", ratio, 1,
             {"Device 0 is more loaded than the others", "Device 0 is less loaded than the others",
              "Whether device 0 is more loaded than the others is unclear"},
@@ -169,7 +171,7 @@ void add_load(FindingsOf& all, const Measurement& each) {
                                   is_equal     ? "All devices are used equally, within a tenth"
                                   : is_unequal ? "The devices are not used equally"
                                                : "Whether all devices are used equally is unclear",
-                                  computing_shares_text(each)))
+                                  computing_shares_text(measured)))
       .judge("where", ratio, 1,
              {"The bottleneck is at device 0", "The bottleneck is not what device 0 computes",
               "Whether device 0 computes longer is unclear"},
@@ -209,26 +211,27 @@ Findings data_parallel_findings(const Results& results) {
                                    percent_text(share_of(several, "communication")), on_several));
   add_load(all, several);
   std::vector<std::string> labels = {"one device"};
-  for (const Measurement& each : std::span(results.cases).subspan(1)) {
-    labels.push_back(fmt::format("{} devices", each.workload().ranks));
-    if (!each.what().beyond_cores) add_waiting(all, each);
+  for (const Measurement& measured : std::span(results.cases).subspan(1)) {
+    labels.push_back(fmt::format("{} devices", measured.workload().ranks));
+    if (!measured.what().beyond_cores) add_waiting(all, measured);
   }
-  return all.fact("uneven", uneven_text(results))
-      .fact("memory", needs_text(memory))
-      .table("DataParallel by its devices",
-             {{"ranks", "devices"},
-              {"split", "rows of each, by torch.chunk's rule"},
-              {"largest share, of 1 / n",
-               [](const Measurement& each) {
-                 return percent_text(largest_share(each.workload()) * each.workload().ranks);
-               }},
-              "time",
-              "speed-up",
-              "loss",
-              "optimizer",
-              {"communication", "exchange"},
-              "alone",
-              "beyond"})
+  return all.untimed("uneven", uneven_text(results))
+      .untimed("memory", needs_text(memory))
+      .table(
+          "DataParallel by its devices",
+          {{"ranks", "devices"},
+           {"split", "rows of each, by torch.chunk's rule"},
+           {"largest share, of 1 / n",
+            [](const Measurement& measured) {
+              return percent_text(largest_share(measured.workload()) * measured.workload().ranks);
+            }},
+           "time",
+           "speed-up",
+           "loss",
+           "optimizer",
+           {"communication", "exchange"},
+           "alone",
+           "beyond"})
       .table(load_table(several))
       .table(memory_table(memory))
       .phases(labels)
@@ -242,7 +245,7 @@ std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
 }
 
 /// Why DDP scales better, by the bytes that pass through the busiest device per step.
-std::string bytes_sentence(const Workload& workload) {
+std::string bytes_text(const Workload& workload) {
   const WorkloadPrograms programs(workload);
   const std::int64_t parameters = 4 * programs.steps().parameter_list().size();
   const auto through = [&](int devices) {
@@ -252,9 +255,8 @@ std::string bytes_sentence(const Workload& workload) {
   return fmt::format(
       "DDP scales better by its design (calculated): DataParallel sends all parameters from device "
       "0 to each other device, and all gradients back, while a ring of DDP's ranks passes 2 (n - "
-      "1) "
-      "/ n of the gradients through each: {}, {}. Device 0 alone computes DataParallel's loss and "
-      "update; each rank of DDP has an equal share.",
+      "1) / n of the gradients through each: {}, {}. Device 0 alone computes DataParallel's loss "
+      "and update; each rank of DDP has an equal share.",
       through(2), through(8));
 }
 
@@ -273,19 +275,19 @@ Findings dp_vs_ddp_findings(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
   const auto memory = devices_of_cases({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
   const auto bytes = [&](std::size_t place) { return human_bytes(memory[place].second.bytes); };
-  const auto spread = [](const Measurement& each) {
-    return percent_text(estimate_of(each.spread_by_start()));
+  const auto spread = [](const Measurement& measured) {
+    return percent_text(estimate_of(measured.spread_by_start()));
   };
-  const auto utilization = [](const Measurement& each) {
-    return percent_text(share_of(each, computing_phases()));
+  const auto utilization = [](const Measurement& measured) {
+    return percent_text(share_of(measured, computing_phases()));
   };
   const Comparison duel = results.compare("data-parallel", "ddp");
   return FindingsOf(results)
       .compare({{"data-parallel", "ddp", "with DDP", "with DataParallel", "gain"}})
       .timed("utilization",
-             fmt::format("Device 0 computes during {} of a step of DataParallel, rank 0 of DDP "
-                         "during {}.",
-                         utilization(dp), utilization(ddp)))
+             fmt::format(
+                 "Device 0 computes during {} of a step of DataParallel, rank 0 of DDP during {}.",
+                 utilization(dp), utilization(ddp)))
       .judge("variance",
              estimate_by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>()),
              0,
@@ -294,10 +296,10 @@ Findings dp_vs_ddp_findings(const Results& results) {
              fmt::format("the 95th percentile is {} above the median for DataParallel, {} for DDP",
                          spread(dp), spread(ddp)))
       .timed("acceptable", acceptable_text(duel), duel.word)
-      .fact("memory",
-            fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on each.",
-                        bytes(0), bytes(1), human_bytes(memory.back().second.bytes)))
-      .fact("bytes", bytes_sentence(ddp.workload()))
+      .untimed("memory",
+               fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on each.",
+                           bytes(0), bytes(1), human_bytes(memory.back().second.bytes)))
+      .untimed("bytes", bytes_text(ddp.workload()))
       .table(fmt::format("DataParallel against DDP on {}",
                          several_words(dp.workload().ranks, "device")),
              {"case",

@@ -43,7 +43,8 @@ Column::Column(const char* name, std::string its_title)
   text = found->text;
 }
 
-Column::Column(std::string its_title, std::function<std::string(const Measurement& each)> its_text)
+Column::Column(std::string its_title,
+               std::function<std::string(const Measurement& measured)> its_text)
     : title(std::move(its_title)),
       text([of = std::move(its_text)](const CaseData& data) { return of(*data.measured()); }) {}
 
@@ -85,7 +86,7 @@ FindingsOf& FindingsOf::judge(std::string name, const Estimate& of, double borde
   return timed(std::move(name), rest.empty() ? text : fmt::format("{}: {}.", text, rest), side);
 }
 
-FindingsOf& FindingsOf::fact(std::string name, std::string text, std::optional<Word> word) {
+FindingsOf& FindingsOf::untimed(std::string name, std::string text, std::optional<Word> word) {
   all_.untimed.emplace_back(std::move(name), std::move(text), word);
   return *this;
 }
@@ -93,21 +94,21 @@ FindingsOf& FindingsOf::fact(std::string name, std::string text, std::optional<W
 FindingsOf& FindingsOf::compare(const std::vector<Compared>& all, Together how) {
   std::vector<Comparison> comparisons;
   std::vector<const Compared*> kept;
-  for (const Compared& each : all) {
+  for (const Compared& pair : all) {
     if (how.within_cores &&
-        (results_.at(each.a).what().beyond_cores || results_.at(each.b).what().beyond_cores)) {
+        (results_.at(pair.a).what().beyond_cores || results_.at(pair.b).what().beyond_cores)) {
       continue;
     }
-    kept.push_back(&each);
-    comparisons.push_back(how.by_sample ? barestep::compare(results_.samples_of(each.a),
-                                                            results_.samples_of(each.b),
+    kept.push_back(&pair);
+    comparisons.push_back(how.by_sample ? barestep::compare(results_.samples_of(pair.a),
+                                                            results_.samples_of(pair.b),
                                                             results_.setting.margin)
-                                        : results_.compare(each.a, each.b));
+                                        : results_.compare(pair.a, pair.b));
   }
   if (how.as_family) adjust_together(comparisons);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     timed(kept[i]->name.empty() ? kept[i]->b : kept[i]->name,
-          sentence_of(comparisons[i], kept[i]->words_b, kept[i]->words_a, kept[i]->noun),
+          text_of(comparisons[i], kept[i]->words_b, kept[i]->words_a, kept[i]->noun),
           comparisons[i].word);
   }
   return keep(comparisons);
@@ -116,7 +117,7 @@ FindingsOf& FindingsOf::compare(const std::vector<Compared>& all, Together how) 
 Fastest FindingsOf::fastest(std::string_view what, const std::vector<std::string>& keys,
                             const std::vector<std::string>& words) {
   Fastest fastest = fastest_of(results_.steps_of(keys), results_.setting.margin);
-  timed("fastest", fastest_sentence(fastest, words.empty() ? keys : words, what));
+  timed("fastest", fastest_text(fastest, words.empty() ? keys : words, what));
   keep(fastest.others);
   return fastest;
 }
@@ -174,11 +175,11 @@ FindingsOf& FindingsOf::simulated(const std::vector<int>& ranks, const std::vect
       }
     }
     if (fastest == nullptr || !chooses) continue;
-    fact(fmt::format("simulated-{}", count),
-         fmt::format("Simulated, on {} of {}: {} is fastest, {} a step, and {} needs least memory, "
-                     "{} on a rank.",
-                     count, simulations.card().name, fastest->key, simulated_time(least_s),
-                     smallest->key, human_bytes(least_bytes)));
+    untimed(fmt::format("simulated-{}", count),
+            fmt::format("Simulated, on {} of {}: {} is fastest, {} a step, and {} needs least "
+                        "memory, {} on a rank.",
+                        count, simulations.card().name, fastest->key, simulated_time(least_s),
+                        smallest->key, human_bytes(least_bytes)));
   }
   return this->table(std::move(table));
 }
@@ -215,16 +216,16 @@ PlotSeries points_of(std::string name, const Results& results, const std::vector
   return series;
 }
 
-double batch_of(const Measurement& each) {
-  return static_cast<double>(each.workload().batch_size());
+double batch_of(const Measurement& measured) {
+  return static_cast<double>(measured.workload().batch_size());
 }
 
-Estimate samples_per_s_of(const Measurement& each) {
-  return each.samples_per_s();
+Estimate samples_per_s_of(const Measurement& measured) {
+  return measured.samples_per_s();
 }
 
-Estimate mean_s_of(const Measurement& each) {
-  return each.mean_s();
+Estimate mean_s_of(const Measurement& measured) {
+  return measured.mean_s();
 }
 
 }  // namespace barestep

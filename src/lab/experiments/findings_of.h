@@ -4,15 +4,14 @@
 
 #include <array>
 #include <functional>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lab/experiments/calculations.h"
 #include "lab/experiments/case_figures.h"
-#include "lab/experiments/figures.h"
 
 namespace barestep {
 
@@ -37,7 +36,7 @@ struct Column {
   Column(const char* name, std::string its_title);
   Column(std::string its_title, std::function<std::string(const CaseData& of)> its_text)
       : title(std::move(its_title)), text(std::move(its_text)) {}
-  Column(std::string its_title, std::function<std::string(const Measurement& each)> its_text);
+  Column(std::string its_title, std::function<std::string(const Measurement& measured)> its_text);
 };
 
 /// How many times as fast as another case, or as long.
@@ -65,7 +64,7 @@ class FindingsOf {
 
   /// A finding about times, and one without noise.
   FindingsOf& timed(std::string name, std::string text, std::optional<Word> word = {});
-  FindingsOf& fact(std::string name, std::string text, std::optional<Word> word = {});
+  FindingsOf& untimed(std::string name, std::string text, std::optional<Word> word = {});
   /// On which side of a border an estimate is, in one of three texts: above it, below it, or where
   /// its interval does not decide. With `rest`, "ABOVE: REST."
   FindingsOf& judge(std::string name, const Estimate& of, double border,
@@ -103,8 +102,8 @@ PlotSeries points_of(std::string name, const Results& results, const std::vector
                      const std::function<double(const Measurement&)>& x,
                      const std::function<Estimate(const Measurement&)>& y, double scale = 1);
 
-double batch_of(const Measurement& each);
-Estimate mean_s_of(const Measurement& each);
-Estimate samples_per_s_of(const Measurement& each);
+double batch_of(const Measurement& measured);
+Estimate mean_s_of(const Measurement& measured);
+Estimate samples_per_s_of(const Measurement& measured);
 
 }  // namespace barestep

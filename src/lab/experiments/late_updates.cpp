@@ -84,8 +84,8 @@ FindingTable stability_table() {
 }
 
 /// The mean of the last tenth of a run's losses: each is that of other samples.
-double loss_at_end(const Measurement& each) {
-  const auto& losses = each.starts().front().ranks.front().loss;
+double loss_at_end(const Measurement& measured) {
+  const auto& losses = measured.starts().front().ranks.front().loss;
   const auto count = std::max<std::ptrdiff_t>(std::ssize(losses) / 10, 1);
   double sum = 0;
   for (auto loss = losses.end() - count; loss != losses.end(); ++loss) sum += *loss;
@@ -95,24 +95,27 @@ double loss_at_end(const Measurement& each) {
 Findings staleness_findings(const Results& results) {
   std::vector<std::string> keys;
   for (const int steps : kStalenesses) keys.push_back(staleness_key(steps));
-  const auto against_none = [&](const Measurement& each) {
-    return factor_text(loss_at_end(each) / loss_at_end(results.at(staleness_key(0))));
+  const auto against_none = [&](const Measurement& measured) {
+    return factor_text(loss_at_end(measured) / loss_at_end(results.at(staleness_key(0))));
   };
   return FindingsOf(results)
       .compare({{"ranks-late-0", "ranks-late-1",
                  "with gradients one step late on " +
                      several_words(compared_with_one(results.setting), "rank"),
                  "with gradients in time", "gain"}})
-      .fact("loss", fmt::format("With gradients {} steps late the loss at the end is {} that with "
-                                "gradients in time.",
-                                kStalenesses.back(), against_none(results.at(keys.back()))))
+      .untimed("loss",
+               fmt::format("With gradients {} steps late the loss at the end is {} that with "
+                           "gradients in time.",
+                           kStalenesses.back(), against_none(results.at(keys.back()))))
       .table("A model of 64 x 4 that learns from a teacher",
              {{"steps late",
-               [](const Measurement& each) {
-                 return std::to_string(each.workload().config.training.staleness);
+               [](const Measurement& measured) {
+                 return std::to_string(measured.workload().config.training.staleness);
                }},
               {"loss at the end",
-               [](const Measurement& each) { return fmt::format("{:.4f}", loss_at_end(each)); }},
+               [](const Measurement& measured) {
+                 return fmt::format("{:.4f}", loss_at_end(measured));
+               }},
               {"against none late", against_none}},
              keys)
       .table(stability_table());
@@ -168,27 +171,27 @@ Findings local_sgd_findings(const Results& results) {
   const Comparison& gain = *std::ranges::find(gains, longest, &Comparison::b);
   return FindingsOf(results)
       .timed("gain",
-             sentence_of(gain, fmt::format("with averages every {} steps", kRounds.back()),
-                         "with ddp"),
+             text_of(gain, fmt::format("with averages every {} steps", kRounds.back()), "with ddp"),
              gain.word)
       .keep(gains)
-      .fact("loss", fmt::format("The small model's loss at the end is {} that of ddp if ranks "
-                                "average every {} steps.",
-                                factor_text(loss_of(longest) / loss_of("ddp")), kRounds.back()))
-      .table(
-          several_words(compared_with_one(results.setting), "rank", true) +
-              " that average their weights",
-          {"case",
-           "time",
-           speed_against("ddp", "speed against ddp"),
-           "communication",
-           {"a rank sends a step",
-            [](const Measurement& each) { return human_bytes(sent_in_a_round(each.workload())); }},
-           {"loss of 64 x 4 at the end",
-            [=](const Measurement& each) {
-              return fmt::format("{:.4f}", loss_of(each.what().key));
-            }}},
-          keys);
+      .untimed("loss", fmt::format("The small model's loss at the end is {} that of ddp if ranks "
+                                   "average every {} steps.",
+                                   factor_text(loss_of(longest) / loss_of("ddp")), kRounds.back()))
+      .table(several_words(compared_with_one(results.setting), "rank", true) +
+                 " that average their weights",
+             {"case",
+              "time",
+              speed_against("ddp", "speed against ddp"),
+              "communication",
+              {"a rank sends a step",
+               [](const Measurement& measured) {
+                 return human_bytes(sent_in_a_round(measured.workload()));
+               }},
+              {"loss of 64 x 4 at the end",
+               [=](const Measurement& measured) {
+                 return fmt::format("{:.4f}", loss_of(measured.what().key));
+               }}},
+             keys);
 }
 
 }  // namespace

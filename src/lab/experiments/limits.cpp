@@ -9,12 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "core/units.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/workload.h"
@@ -175,10 +173,10 @@ LimitRatios ratios_of(const LimitedPart& part, const LimitSetting& setting) {
 
 FindingTable limits_table(const MachineCard& card, const std::string& name) {
   const LimitSetting rates = limit_setting(card, kLimitBatches[0], Precision::kFp32);
-  FindingTable table{.title = fmt::format(
-                         "Largest number of ranks before communication binds, {} x {} on {}, {} a "
-                         "rank (calculated)",
-                         kLimitWidth, kLimitDepth, card.name, rate_text(rates.bytes_per_s, "B/s")),
+  FindingTable table{.title = fmt::format("Largest number of ranks before communication binds, {} "
+                                          "x {} on {}, {} a rank (calculated)",
+                                          kLimitWidth, kLimitDepth, card.name,
+                                          rate_text(rates.bytes_per_s, "B/s")),
                      .name = name + "-table",
                      .columns = {"part", "precision", "batch", "closed form", "programs, priced",
                                  "flops of programs", "bytes of programs"}};
@@ -250,9 +248,9 @@ PlaneLimit priced_plane(const LimitSetting& setting, bool overlaps) {
 
 FindingTable planes_table(const MachineCard& card, const std::string& name) {
   FindingTable table{
-      .title = fmt::format("FSDP of tensor ranks, forward, {} x {} on {}: ranks = FSDP x TP "
-                           "(calculated)",
-                           kLimitWidth, kLimitDepth, card.name),
+      .title = fmt::format(
+          "FSDP of tensor ranks, forward, {} x {} on {}: ranks = FSDP x TP (calculated)",
+          kLimitWidth, kLimitDepth, card.name),
       .name = name + "-planes-table",
       .columns = {"precision", "batch", "messages of the axes", "closed form", "programs, priced"}};
   for (const Precision precision : kLimitPrecisions) {
@@ -270,7 +268,7 @@ FindingTable planes_table(const MachineCard& card, const std::string& name) {
 }
 
 /// A sentence for each part, at the middle batch.
-std::string part_fact(const MachineCard& card, const LimitedPart& part) {
+std::string part_text(const MachineCard& card, const LimitedPart& part) {
   std::vector<std::string> limits;
   for (const Precision precision : kLimitPrecisions) {
     const LimitSetting setting = limit_setting(card, kLimitBatches[1], precision);
@@ -295,7 +293,7 @@ Findings limits_findings(const Results& /*results*/) {
   }
   const MachineCard first = load_card(kLimitCards.front());
   for (const LimitedPart& part : kLimitedParts) {
-    findings.untimed.push_back({part.key, part_fact(first, part)});
+    findings.untimed.push_back({part.key, part_text(first, part)});
   }
   findings.untimed.push_back(
       {"closed-forms",
@@ -305,8 +303,8 @@ Findings limits_findings(const Results& /*results*/) {
        "backward, a gated block of three products 6 and 12."});
   findings.untimed.push_back(
       {"method",
-       "Programs are priced for whole numbers of ranks, and for rank 0, whose share of the rows "
-       "is rounded up. Rates are those of large products and messages, without latency. Programs "
+       "Programs are priced for whole numbers of ranks, and for rank 0, whose share of the rows is "
+       "rounded up. Rates are those of large products and messages, without latency. Programs "
        "differ from the closed forms because the first layer has no gradient of its input, "
        "gradients are sent in fp32, backward of FSDP finds the last layers' weights gathered and "
        "does not read the first's, and the first pair of tensor layers adds up no gradient."});
@@ -321,10 +319,8 @@ Experiment limits_experiment() {
           "Up to how many ranks does communication fit behind products, by scheme?",
           [](const Setting&) { return std::vector<Case>{}; },
           limits_findings,
-          "dp-backward fsdp-forward fsdp-backward tp-forward "
-          "tp-backward closed-forms method h200-nvlink-table "
-          "h200-nvlink-planes-table a100-nvlink-table "
-          "a100-nvlink-planes-table"};
+          "dp-backward fsdp-forward fsdp-backward tp-forward tp-backward closed-forms method "
+          "h200-nvlink-table h200-nvlink-planes-table a100-nvlink-table a100-nvlink-planes-table"};
 }
 
 }  // namespace barestep

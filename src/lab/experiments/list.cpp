@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,9 +41,9 @@ std::span<const Experiment> experiments() {
 
 const Experiment& experiment_of(std::string_view name) {
   std::vector<std::string_view> names;
-  for (const Experiment& each : experiments()) {
-    if (name == each.name) return each;
-    names.emplace_back(each.name);
+  for (const Experiment& experiment : experiments()) {
+    if (name == experiment.name) return experiment;
+    names.emplace_back(experiment.name);
   }
   const std::string near(nearest(name, names));
   fail(ExitCode::kUsage, {.what = "experiment",

@@ -11,7 +11,6 @@
 
 #include "core/units.h"
 #include "lab/experiments/findings_of.h"
-#include "lab/study/roofline.h"
 
 namespace barestep {
 namespace {
@@ -62,8 +61,9 @@ std::vector<Case> matmul_cases(const Setting& setting) {
 }
 
 /// Seconds of all products of a phase, by start.
-std::vector<double> product_seconds(const Measurement& each, std::string_view phase) {
-  return op_seconds(each, [&](const OpTime& op) { return op.name == "gemm" && op.phase == phase; });
+std::vector<double> product_seconds(const Measurement& measured, std::string_view phase) {
+  return op_seconds(measured,
+                    [&](const OpTime& op) { return op.name == "gemm" && op.phase == phase; });
 }
 
 Series forward_products(const Results& results, const std::string& key) {
@@ -71,15 +71,15 @@ Series forward_products(const Results& results, const std::string& key) {
 }
 
 /// Flops per second of all products of a phase.
-Estimate phase_rate(const Measurement& each, std::string_view phase) {
+Estimate phase_rate(const Measurement& measured, std::string_view phase) {
   double flops = 0;
-  const WorkloadPrograms programs(each.workload());
+  const WorkloadPrograms programs(measured.workload());
   for (const Node& node : programs.step().nodes()) {
     if (label_of(node.op) == "gemm" && name_of(node.phase) == phase) {
       flops += static_cast<double>(cost_of(node.op).flops);
     }
   }
-  return reciprocal(estimate_of(product_seconds(each, phase)), flops);
+  return reciprocal(estimate_of(product_seconds(measured, phase)), flops);
 }
 
 std::string phase_rate_text(const Estimate& rate) {
@@ -95,27 +95,27 @@ MachineCard card_of_threads(MachineCard card, int threads) {
   const MachineLoad* const load = card.load_of(1, threads);
   if (load == nullptr || load->threads != threads) return card;
   card.flops_per_s = 0;
-  for (const OpRate& each : load->rates) {
-    if (each.op.starts_with("gemm")) card.flops_per_s = std::max(card.flops_per_s, each.rate);
-    if (each.op == "copy") card.memory_bytes_per_s = each.rate;
+  for (const OpRate& rate : load->rates) {
+    if (rate.op.starts_with("gemm")) card.flops_per_s = std::max(card.flops_per_s, rate.rate);
+    if (rate.op == "copy") card.memory_bytes_per_s = rate.rate;
   }
   return card;
 }
 
 /// 0 on a GPU.
-int threads_of(const Results& results, const Measurement& each) {
+int threads_of(const Results& results, const Measurement& measured) {
   return results.setting.on_gpu
              ? 0
-             : each.workload().config.device.threads.value_or(results.setting.units);
+             : measured.workload().config.device.threads.value_or(results.setting.units);
 }
 
 /// The mean share of the roof that products reach; the card's rates are those of fp32.
-std::string product_roof_share(const Results& results, const Measurement& each) {
-  if (!results.card || each.workload().config.device.precision != Precision::kFp32) return "";
+std::string product_roof_share(const Results& results, const Measurement& measured) {
+  if (!results.card || measured.workload().config.device.precision != Precision::kFp32) return "";
   double share = 0;
   int products = 0;
   for (const RooflinePoint& point :
-       roofline_points(each, card_of_threads(*results.card, threads_of(results, each)))) {
+       roofline_points(measured, card_of_threads(*results.card, threads_of(results, measured)))) {
     if (point.op != "gemm") continue;
     share += point.share_of_roof;
     ++products;
@@ -141,7 +141,7 @@ void compare_products(FindingsOf& all, const Results& results) {
       if (std::ranges::min(before.seconds) <= 0 || std::ranges::min(after.seconds) <= 0) return;
       const Comparison one = compare(before, after, setting.margin);
       const std::string noun = fmt::format("forward product of {}", counted(rows, "row"));
-      all.timed(name, sentence_of(one, words_b, words_a, noun), one.word).keep({&one, 1});
+      all.timed(name, text_of(one, words_b, words_a, noun), one.word).keep({&one, 1});
     };
     for (const Precision precision : product_precisions(setting)) {
       if (precision == Precision::kFp32) continue;
@@ -159,9 +159,11 @@ void compare_products(FindingsOf& all, const Results& results) {
 
 Findings matmul_findings(const Results& results) {
   const Setting& setting = results.setting;
-  const auto forward_rate = [](const Measurement& each) { return phase_rate(each, "forward"); };
-  const auto known_rate = [&](const Measurement& each) {
-    const double median = forward_rate(each).median;
+  const auto forward_rate = [](const Measurement& measured) {
+    return phase_rate(measured, "forward");
+  };
+  const auto known_rate = [&](const Measurement& measured) {
+    const double median = forward_rate(measured).median;
     return std::isfinite(median) ? median : 0;  // 0: not recorded
   };
   const Measurement& best = *std::ranges::max_element(results.cases, {}, known_rate);
@@ -186,7 +188,8 @@ Findings matmul_findings(const Results& results) {
     }
   }
   const auto rate_of = [](const char* phase) {
-    return [=](const Measurement& each) { return phase_rate_text(phase_rate(each, phase)); };
+    return
+        [=](const Measurement& measured) { return phase_rate_text(phase_rate(measured, phase)); };
   };
   FindingsOf all(results);
   compare_products(all, results);
@@ -198,21 +201,21 @@ Findings matmul_findings(const Results& results) {
              fmt::format("{} rows take {} as long as one", setting.batch_size, factor_text(longer)))
       .timed("highest", fmt::format("Highest rate of forward products: {}, {}.", best.what().key,
                                     phase_rate_text(forward_rate(best))))
-      .fact("method",
-            "Products run in a training step of two layers, backward without the first layer's "
-            "gradient of its input; a forward product includes bias and activation. The roof is "
-            "the machine card's: the best product or the memory, whichever bounds the shape.")
+      .untimed("method",
+               "Products run in a training step of two layers, backward without the first layer's "
+               "gradient of its input; a forward product includes bias and activation. The roof is "
+               "the machine card's: the best product or the memory, whichever bounds the shape.")
       .table(fmt::format("Products of layers {} wide", setting.dim),
              {{"batch", "rows"},
               "precision",
               {"threads",
-               [&](const Measurement& each) {
-                 return setting.on_gpu ? "" : std::to_string(threads_of(results, each));
+               [&](const Measurement& measured) {
+                 return setting.on_gpu ? "" : std::to_string(threads_of(results, measured));
                }},
               {"forward", rate_of("forward")},
               {"backward", rate_of("backward")},
               {"of the roof in fp32",
-               [&](const Measurement& each) { return product_roof_share(results, each); }}})
+               [&](const Measurement& measured) { return product_roof_share(results, measured); }}})
       .plot(std::move(plot));
 }
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,8 +28,8 @@ std::vector<CaseRow> added_up(std::vector<CaseRow> rungs) {
   return rungs;
 }
 
-std::int64_t activations_of(const Measurement& each) {
-  return memory_of(each).by_category[Category::kActivations];
+std::int64_t activations_of(const Measurement& measured) {
+  return memory_of(measured).by_category[Category::kActivations];
 }
 
 /// Adds what each of these cases saves by its plan, and what it costs in time, compared with the
@@ -45,22 +45,22 @@ void add_ladder(FindingsOf& all, const Results& results, std::span<const CaseRow
     pairs.push_back({(&rung - 1)->key, rung.key, "with " + rung.words, "without", "", "sample"});
     const std::int64_t before = (devices.end() - 2)->second.bytes,
                        after = devices.back().second.bytes;
-    all.fact(
+    all.untimed(
         rung.key + "-memory",
         fmt::format("With {} a device needs {} {} (from the plan).", rung.words, human_bytes(after),
                     after == before ? "as before" : "instead of " + human_bytes(before)));
   }
   all.compare(pairs, {.by_sample = true, .within_cores = true});
-  const auto place_of = [&](const Measurement& each) {
-    return static_cast<std::size_t>(&each - &results.at(keys.front()));
+  const auto place_of = [&](const Measurement& measured) {
+    return static_cast<std::size_t>(&measured - &results.at(keys.front()));
   };
   const auto bytes = [](Category category) -> Column {
-    return {std::string(name_of(category)), [=](const Measurement& each) {
-              return human_bytes(memory_of(each).by_category[category]);
+    return {std::string(name_of(category)), [=](const Measurement& measured) {
+              return human_bytes(memory_of(measured).by_category[category]);
             }};
   };
   all.table("Each row adds to the rows above",
-            {{"with", [&](const Measurement& each) { return rungs[place_of(each)].words; }},
+            {{"with", [&](const Measurement& measured) { return rungs[place_of(measured)].words; }},
              {"memory", "memory of a device (plan)"},
              {"against the baseline",
               [&](const Measurement& each) {
@@ -197,16 +197,11 @@ std::int64_t largest_length(AttentionForm form) {
                              kTransformer, kLongDim, kLongBlocks, length, name_of(form)));
     return planned_memory(run).front().bytes <= kLongMemory;
   };
-  std::int64_t low = 1, high = limits::kLengths.last;
-  if (fits(high)) return high;
-  while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
+  const auto lengths = std::views::iota(std::int64_t{1}, limits::kLengths.last + 1);
+  return *std::ranges::partition_point(lengths, fits) - 1;
 }
 
-std::string largest_length_fact() {
+std::string largest_length_text() {
   static const std::int64_t flash = largest_length(AttentionForm::kFlash);
   static const std::int64_t standard = largest_length(AttentionForm::kStandard);
   return fmt::format(
@@ -232,8 +227,8 @@ Findings attention_findings(const Results& results) {
     pairs.push_back({standard, keys.back(), "with flash attention " + length_words(length),
                      "with standard attention"});
   }
-  const auto length_of = [](const Measurement& each) {
-    return *each.workload().config.model.length;
+  const auto length_of = [](const Measurement& measured) {
+    return *measured.workload().config.model.length;
   };
   Plot plot{.title = "Step time by the length of sequences",
             .x_label = "length of a sequence",
@@ -243,27 +238,28 @@ Findings attention_findings(const Results& results) {
   for (const AttentionForm form : kValuesOf<AttentionForm>) {
     plot.series.push_back(points_of(
         std::string(name_of(form)), results, keys_of_form(results.setting, form),
-        [=](const Measurement& each) { return static_cast<double>(length_of(each)); }, mean_s_of,
-        1e3));
+        [=](const Measurement& measured) { return static_cast<double>(length_of(measured)); },
+        mean_s_of, 1e3));
   }
   FindingsOf all(results);
   const Comparison fastest = fastest_gain(all.compare(pairs).comparisons());
   all.timed("claim",
-            claim_sentence(all.comparisons(), kClaimedFlashSpeed, "The claimed factor of 2 to 4",
-                           fmt::format("flash attention {}, {} as fast",
-                                       length_words(length_of(results.at(fastest.b))),
-                                       factor_text(fastest.speed()))))
-      .fact("growth",
-            fmt::format("With as many rows in a step, sequences of {} rows instead of {} take {} "
-                        "the memory of activations with standard attention and {} with flash "
-                        "attention (from the plan).",
-                        grouped(lengths.back()), lengths.front(), growth(AttentionForm::kStandard),
-                        growth(AttentionForm::kFlash)))
-      .fact("longest", largest_length_fact())
+            claim_text(all.comparisons(), kClaimedFlashSpeed, "The claimed factor of 2 to 4",
+                       fmt::format("flash attention {}, {} as fast",
+                                   length_words(length_of(results.at(fastest.b))),
+                                   factor_text(fastest.speed()))))
+      .untimed(
+          "growth",
+          fmt::format("With as many rows in a step, sequences of {} rows instead of {} take {} "
+                      "the memory of activations with standard attention and {} with flash "
+                      "attention (from the plan).",
+                      grouped(lengths.back()), lengths.front(), growth(AttentionForm::kStandard),
+                      growth(AttentionForm::kFlash)))
+      .untimed("longest", largest_length_text())
       .table(fmt::format("A step of {} rows by the length of their sequences",
                          grouped(lengths.back())),
              {"case",
-              {"length", [=](const Measurement& each) { return grouped(length_of(each)); }},
+              {"length", [=](const Measurement& measured) { return grouped(length_of(measured)); }},
               "time",
               "activations"},
              keys)

@@ -1,11 +1,13 @@
 // A model's layers on several devices of one process, of which one works at a time: model
-// parallelism without micro-batches, as students write it with `x.to(device)`.
+// parallelism without micro-batches, as students write it with `x.to(device)`; and a small model in
+// two, by its batch or by its layers.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
@@ -89,17 +91,16 @@ void add_transfers(FindingsOf& all, const Results& results) {
                            .bytes);
   };
   const Transfers five = transfers_of(results.at(count_key(5)).workload());
-  all.fact("transfers",
-           fmt::format("A step copies activations N - 1 times forward and their gradients N - 1 "
-                       "times back, {} each: {}, {} (counted in the program).{}",
-                       human_bytes(five.bytes), text(2), text(5),
-                       five.others.empty() ? ""
-                                           : fmt::format(" Besides, devices get copies of {}.",
-                                                         list_text(five.others))))
-      .fact("memory",
-            fmt::format("{} layers need {} on one device; the fullest of two needs {}, of "
-                        "five {} (from the plan).",
-                        kDepth, fullest(1), fullest(2), fullest(5)));
+  all.untimed("transfers",
+              fmt::format("A step copies activations N - 1 times forward and their gradients N - 1 "
+                          "times back, {} each: {}, {} (counted in the program).{}",
+                          human_bytes(five.bytes), text(2), text(5),
+                          five.others.empty() ? ""
+                                              : fmt::format(" Besides, devices get copies of {}.",
+                                                            list_text(five.others))))
+      .untimed("memory", fmt::format("{} layers need {} on one device; the fullest of two needs "
+                                     "{}, of five {} (from the plan).",
+                                     kDepth, fullest(1), fullest(2), fullest(5)));
 }
 
 void add_depth(FindingsOf& all, const Results& results) {
@@ -149,15 +150,15 @@ Findings model_parallel_findings(const Results& results) {
     add_depth(all, results);
     add_update(all, results);
     all.timed("computing",
-              fmt::format("While a device computes, the next one waits for its result: of two "
-                          "they compute during {} of a step, device 0 first.",
+              fmt::format("While a device computes, the next one waits for its result: of two they "
+                          "compute during {} of a step, device 0 first.",
                           computing_shares_text(results.at(count_key(2)))));
   }
   add_transfers(all, results);
   if (!beyond.empty()) {
-    all.fact("not-compared",
-             fmt::format("{} devices have to share {} here, so the answers leave them out.",
-                         list_text(beyond), units_text(results.setting)));
+    all.untimed("not-compared",
+                fmt::format("{} devices have to share {} here, so the answers leave them out.",
+                            list_text(beyond), units_text(results.setting)));
   }
   std::vector<NamedMemory> memory;
   for (const int devices : kDeviceCounts) {
@@ -182,6 +183,76 @@ Findings model_parallel_findings(const Results& results) {
           false);
 }
 
+// A small model of two layers on two devices: the batch in two halves, or the layers.
+
+std::vector<Case> two_splits_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const int batch : {64, 32}) {
+    for (const auto& [key, options] :
+         {std::pair{"whole", ""},
+          {"batch", ""},
+          {"layers", " --pipeline 2 --schedule naive --micro-batches 1"}}) {
+      Workload run =
+          key == std::string_view("whole") ? base_workload(setting) : dp_workload(setting, 2);
+      run.config.model.dim.reset();
+      run.config.model.depth.reset();
+      if (!setting.on_gpu) run.config.device.threads = 1;
+      run = with(run, fmt::format("--layers 1000,2000,1000 --no-last-relu --batch-size {} --update "
+                                  "separate --recompute 1{}",
+                                  batch, options));
+      cases.push_back(new_case(setting, fmt::format("{}-{}", key, batch), run));
+      cases.back().record_ops = true;
+    }
+  }
+  return cases;
+}
+
+std::string shares_text(const Results& results, const std::string& what, int batch) {
+  const Measurement& each = results.at(fmt::format("{}-{}", what, batch));
+  return fmt::format(
+      "With the {} in two, at {} rows, device 0 computes during {} of a step, device 1 during {}.",
+      what, batch, percent_text(computing_share(each, 0)), percent_text(computing_share(each, 1)));
+}
+
+Findings two_splits_findings(const Results& results) {
+  const auto text = [&](const char* figure, const char* key) {
+    return figure_named(figure)->text({results, results.at(key)});
+  };
+  const auto furthest = [&](std::size_t first) {
+    const auto of_batch = std::span(results.cases).subspan(first, 3);
+    return last_loss_difference(of_batch, of_batch.front());
+  };
+  return FindingsOf(results)
+      .compare({{"whole-64", "batch-64", "with the batch in two", "on one device"},
+                {"whole-64", "layers-64", "with the layers in two", "on one device"},
+                {"batch-64", "layers-64", "with the layers in two", "with the batch in two",
+                 "layers-against-batch"},
+                {"whole-32", "layers-32", "with the layers in two", "on one device", "",
+                 "step of 32 rows"}},
+               {.as_family = false})
+      .timed("batch-64-computing", shares_text(results, "batch", 64))
+      .timed("layers-64-computing", shares_text(results, "layers", 64))
+      .timed("layers-32-computing", shares_text(results, "layers", 32))
+      .untimed("moved",
+               fmt::format("In a step of 64 rows devices exchange {} with the batch in two, "
+                           "parameters and gradients besides the rows, and {} with the layers in "
+                           "two, outputs and their gradients (counted in the program).",
+                           text("moved", "batch-64"), text("moved", "layers-64")))
+      .untimed(
+          "losses",
+          fmt::format("The last losses differ from those of one device by a share of {} at most.",
+                      share_text(std::max(furthest(0), furthest(3)))))
+      .table("1000 - 2000 - 1000 on one device and on two",
+             {"case",
+              {"batch", "rows"},
+              "time",
+              {"speed-up", "speed against one device"},
+              "computes-each",
+              "moved",
+              "memory"})
+      .phases();
+}
+
 }  // namespace
 
 Experiment model_parallel_experiment() {
@@ -192,6 +263,16 @@ Experiment model_parallel_experiment() {
           model_parallel_findings,
           "depth update computing transfers memory not-compared table simulated-table phases-plot "
           "memory-plot"};
+}
+
+Experiment two_splits_experiment() {
+  return {"two-splits",
+          "A small model in two: its batch or its layers",
+          "What is gained, moved and idle if two devices share the rows, or the layers?",
+          two_splits_cases,
+          two_splits_findings,
+          "layers-against-batch *-computing moved losses table phases-plot",
+          false};
 }
 
 }  // namespace barestep

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -47,132 +47,104 @@ std::vector<Case> monitor_cases(const Setting& setting) {
   return cases;
 }
 
-/// The readings of a gauge in a start; null if it has none.
-const std::vector<double>* readings_in(const Start& start, const char* source, const char* gauge) {
-  for (const Watched& watched : start.watched) {
-    const auto found = watched.gauges.find(gauge);
-    if (watched.source == source && found != watched.gauges.end() && !found->second.empty()) {
-      return &found->second;
-    }
-  }
-  return nullptr;
-}
-
-/// All readings of all starts.
-std::vector<double> readings_of(const Measurement& each, const char* source, const char* gauge) {
-  std::vector<double> all;
-  for (const Start& start : each.starts()) {
-    if (const auto* readings = readings_in(start, source, gauge)) {
-      all.insert(all.end(), readings->begin(), readings->end());
-    }
-  }
-  std::ranges::sort(all);
-  return all;
-}
-
-/// The mean of a gauge by start; empty if a start has no reading.
-std::vector<double> means_by_start(const Measurement& each, const char* source, const char* gauge) {
-  std::vector<double> means;
-  for (const Start& start : each.starts()) {
-    const auto* const readings = readings_in(start, source, gauge);
-    if (readings == nullptr) return {};
-    means.push_back(std::accumulate(readings->begin(), readings->end(), 0.0) /
-                    static_cast<double>(readings->size()));
-  }
-  return means;
-}
-
-/// A gauge: the mean as a figure of the starts, and the ends over all readings; without readings,
-/// the other members are meaningless.
-struct Level {
-  bool is_known = false;
-  double mean = 0, min = 0, max = 0;
+/// A gauge of a case: its mean by start, and its ends in all of them. Without means if a start has
+/// no reading.
+struct CaseLevel {
+  std::vector<double> means{};
+  double least = std::numeric_limits<double>::infinity(), most = -least;
 };
 
-Level level_of(const Measurement& each, const char* source, const char* gauge) {
-  const std::vector<double> means = means_by_start(each, source, gauge);
-  if (means.empty()) return {};
-  const std::vector<double> readings = readings_of(each, source, gauge);
-  return {true, estimate_of(means).median, readings.front(), readings.back()};
+CaseLevel level_of(const Measurement& measured, const char* source, const char* gauge) {
+  CaseLevel level;
+  for (const Start& start : measured.starts()) {
+    const auto watched = std::ranges::find(start.watched, source, &Watched::source);
+    if (watched == start.watched.end() || !watched->gauges.contains(gauge)) return {};
+    const GaugeLevel& of_start = watched->gauges.at(gauge);
+    level.means.push_back(of_start.mean);
+    level.least = std::min(level.least, of_start.least);
+    level.most = std::max(level.most, of_start.most);
+  }
+  return level;
 }
 
 /// Joules per sample by start; empty if a start has no reading.
-std::vector<double> joules_by_start(const Measurement& each) {
+std::vector<double> joules_by_start(const Measurement& measured) {
   std::vector<double> all;
-  for (const Start& start : each.starts()) {
+  for (const Start& start : measured.starts()) {
     for (const Watched& watched : start.watched) {
       if (watched.energy_j_per_sample) all.push_back(*watched.energy_j_per_sample);
     }
   }
-  if (all.size() != each.starts().size()) all.clear();
+  if (all.size() != measured.starts().size()) all.clear();
   return all;
 }
 
-std::string batch_text(const Measurement& each) {
-  return fmt::format("batch {}", each.workload().batch_size());
+std::string batch_text(const Measurement& measured) {
+  return fmt::format("batch {}", measured.workload().batch_size());
 }
 
-/// What a gauge does from the smallest batch to the largest; `limit` above which a change counts.
+/// What a gauge does from the smallest batch to the largest.
+struct Growth {
+  const char *name, *gauge, *unit;
+  const char* words;
+  double limit;  // above which a change counts
+};
+
 template <class Change>
-Finding change_of(const Results& results, const char* name, const char* source, const char* gauge,
-                  const Change& change, double limit, const char* grows, const char* unit) {
+Finding change_of(const Results& results, const char* source, const Growth& of,
+                  const Change& change) {
   const Measurement &small = results.cases.front(), &large = results.cases.back();
-  const std::vector<double> a = means_by_start(small, source, gauge);
-  const std::vector<double> b = means_by_start(large, source, gauge);
-  if (a.empty() || b.empty()) return {name, fmt::format("Whether {} cannot be read here.", grows)};
-  const Word side = side_of(estimate_by_round(b, a, change), limit);
-  return {name,
+  const std::vector<double> a = level_of(small, source, of.gauge).means;
+  const std::vector<double> b = level_of(large, source, of.gauge).means;
+  if (a.empty() || b.empty()) {
+    return {of.name, fmt::format("Whether {} cannot be read here.", of.words)};
+  }
+  const Word side = side_of(estimate_by_round(b, a, change), of.limit);
+  return {of.name,
           fmt::format("{}: {:.0f} {} at {}, {:.0f} {} at {}.",
-                      by_side(side, fmt::format("It is seen that {}", grows),
-                              fmt::format("It is not seen that {}", grows),
-                              fmt::format("Whether {} is unclear", grows)),
-                      estimate_of(a).median, unit, batch_text(small), estimate_of(b).median, unit,
-                      batch_text(large)),
+                      by_side(side, fmt::format("It is seen that {}", of.words),
+                              fmt::format("It is not seen that {}", of.words),
+                              fmt::format("Whether {} is unclear", of.words)),
+                      estimate_of(a).median, of.unit, batch_text(small), estimate_of(b).median,
+                      of.unit, batch_text(large)),
           side};
 }
 
-std::string clock_sentence(const Results& results, const GaugeNames& names) {
-  Level all;
-  for (const Measurement& each : results.cases) {
-    const Level level = level_of(each, names.source, names.clock);
-    if (!level.is_known) continue;
-    all.min = all.is_known ? std::min(all.min, level.min) : level.min;
-    all.max = std::max(all.max, level.max);
-    all.is_known = true;
+std::string clock_rate_text(const Results& results, const GaugeNames& names) {
+  CaseLevel all;
+  for (const Measurement& measured : results.cases) {
+    const CaseLevel level = level_of(measured, names.source, names.clock);
+    all.least = std::min(all.least, level.least);
+    all.most = std::max(all.most, level.most);
   }
-  if (!all.is_known) return "The clock cannot be read here.";
+  if (all.most < all.least) return "The clock cannot be read here.";
   return fmt::format(
-      "The clock was {}: {:.0f} to {:.0f} MHz, so times measured at different "
-      "moments may differ by {}.",
-      all.max <= kSteadyShare * all.min ? "steady" : "not steady", all.min, all.max,
-      percent_text(all.max / all.min - 1));
+      "The clock was {}: {:.0f} to {:.0f} MHz, so times measured at different moments may differ "
+      "by {}.",
+      all.most <= kSteadyShare * all.least ? "steady" : "not steady", all.least, all.most,
+      percent_text(all.most / all.least - 1));
 }
 
-std::string energy_sentence(FindingsOf& all, const Results& results) {
+std::string energy_text(FindingsOf& all, const Results& results) {
   std::vector<Series> energy;
   std::vector<std::string> names;
-  for (const Measurement& each : results.cases) {
-    std::vector<double> joules = joules_by_start(each);
+  for (const Measurement& measured : results.cases) {
+    std::vector<double> joules = joules_by_start(measured);
     if (joules.empty()) continue;
-    names.push_back(
-        fmt::format("{}, {} mJ", batch_text(each), number_text(1e3 * estimate_of(joules).median)));
-    energy.push_back({"energy, " + each.what().key, std::move(joules)});
+    names.push_back(fmt::format("{}, {} mJ", batch_text(measured),
+                                number_text(1e3 * estimate_of(joules).median)));
+    energy.push_back({"energy, " + measured.what().key, std::move(joules)});
   }
   if (energy.empty()) return "No power is reported here, so energy is not known.";
   const Fastest min = fastest_of(energy, results.setting.margin);
   all.keep(min.others);
-  return fastest_sentence(min, names, "Least energy per sample");
-}
-
-std::string level_text(const Level& level, const char* unit) {
-  if (!level.is_known) return "-";
-  return fmt::format("{:.0f} {} ({:.0f} to {:.0f})", level.mean, unit, level.min, level.max);
+  return fastest_text(min, names, "Least energy per sample");
 }
 
 std::vector<std::string> marks_of(const Results& results) {
   std::set<std::string> marks;
-  for (const Measurement& each : results.cases) {
-    for (const Start& start : each.starts()) {
+  for (const Measurement& measured : results.cases) {
+    for (const Start& start : measured.starts()) {
       for (const Watched& watched : start.watched) {
         marks.insert(watched.marks.begin(), watched.marks.end());
       }
@@ -183,9 +155,10 @@ std::vector<std::string> marks_of(const Results& results) {
 
 PlotSeries busy_points(const Results& results, const GaugeNames& names) {
   PlotSeries busy{.name = results.setting.on_gpu ? "GPU busy" : "cores busy by this run"};
-  for (const Measurement& each : results.cases) {
-    const std::vector<double> means = means_by_start(each, names.source, names.busy);
-    if (!means.empty()) busy.points.push_back(plot_point(batch_of(each), estimate_of(means)));
+  for (const Measurement& measured : results.cases) {
+    const CaseLevel level = level_of(measured, names.source, names.busy);
+    if (level.means.empty()) continue;
+    busy.points.push_back(plot_point(batch_of(measured), estimate_of(level.means)));
   }
   return busy;
 }
@@ -193,21 +166,27 @@ PlotSeries busy_points(const Results& results, const GaugeNames& names) {
 Findings monitor_findings(const Results& results) {
   const GaugeNames names = gauge_names(results.setting.on_gpu);
   const auto level = [&](std::string title, const char* gauge, const char* unit) -> Column {
-    return {std::move(title), [=](const Measurement& each) {
-              return level_text(level_of(each, names.source, gauge), unit);
+    return {std::move(title), [=](const Measurement& measured) -> std::string {
+              const CaseLevel of = level_of(measured, names.source, gauge);
+              if (of.means.empty()) return "-";
+              return fmt::format("{:.0f} {} ({:.0f} to {:.0f})", estimate_of(of.means).median, unit,
+                                 of.least, of.most);
             }};
   };
   FindingsOf all(results);
   const Finding busy =
-      change_of(results, "busy", names.source, names.busy, std::minus<double>(), kMorePercent,
-                "a larger batch keeps the device busier by 10 percentage points", "%");
+      change_of(results, names.source,
+                {"busy", names.busy, "%",
+                 "a larger batch keeps the device busier by 10 percentage points", kMorePercent},
+                std::minus<double>());
   const Finding memory =
-      change_of(results, "memory", names.source, names.memory, std::divides<double>(), kSteadyShare,
-                "memory grows with the batch", "MiB");
-  all.timed(busy.name, busy.text, busy.word).fact(memory.name, memory.text, memory.word);
-  all.timed("energy", energy_sentence(all, results)).fact("clock", clock_sentence(results, names));
+      change_of(results, names.source,
+                {"memory", names.memory, "MiB", "memory grows with the batch", kSteadyShare},
+                std::divides<double>());
+  all.timed(busy.name, busy.text, busy.word).untimed(memory.name, memory.text, memory.word);
+  all.timed("energy", energy_text(all, results)).untimed("clock", clock_rate_text(results, names));
   if (const std::vector<std::string> marks = marks_of(results); !marks.empty()) {
-    all.fact("mark", fmt::format("Read these figures with care: {}.", list_text(marks)));
+    all.untimed("mark", fmt::format("Read these figures with care: {}.", list_text(marks)));
   }
   return all
       .table("The machine during the steady steps: mean (lowest to highest)",
@@ -218,8 +197,8 @@ Findings monitor_findings(const Results& results) {
               level("clock", names.clock, "MHz"),
               level("power", "power_w", "W"),
               {"energy of a sample",
-               [](const Measurement& each) -> std::string {
-                 const std::vector<double> joules = joules_by_start(each);
+               [](const Measurement& measured) -> std::string {
+                 const std::vector<double> joules = joules_by_start(measured);
                  if (joules.empty()) return "-";
                  return fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median));
                }}})
@@ -233,14 +212,13 @@ Findings monitor_findings(const Results& results) {
 }  // namespace
 
 Experiment monitor_experiment() {
-  return {
-      "monitor",
-      "The machine during a run",
-      "How busy is the device, how much memory does it use, are its clock and power steady, and "
-      "what does a larger batch change?",
-      monitor_cases,
-      monitor_findings,
-      "busy energy memory clock mark table plot"};
+  return {"monitor",
+          "The machine during a run",
+          "How busy is the device, how much memory does it use, are its clock and power steady, "
+          "and what does a larger batch change?",
+          monitor_cases,
+          monitor_findings,
+          "busy energy memory clock mark table plot"};
 }
 
 }  // namespace barestep

@@ -9,7 +9,6 @@
 
 #include "core/statistics.h"
 #include "lab/experiments/findings_of.h"
-#include "lab/study/roofline.h"
 
 namespace barestep {
 
@@ -47,19 +46,19 @@ std::vector<Case> profile_cases(const Setting& setting) {
   return {what};
 }
 
-std::vector<double> phase_op_seconds(const Measurement& each, std::string_view phase) {
-  return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
+std::vector<double> phase_op_seconds(const Measurement& measured, std::string_view phase) {
+  return op_seconds(measured, [&](const OpTime& op) { return op.phase == phase; });
 }
 
 /// Each op's seconds by start: "gemm, backward of net.2".
-std::vector<PartSeries> op_series(const Measurement& each) {
+std::vector<PartSeries> op_series(const Measurement& measured) {
   std::vector<PartSeries> series;
-  for (const OpTime& op : each.ops()) {
+  for (const OpTime& op : measured.ops()) {
     const std::string block = op.block.empty() ? "" : " of " + op.block;
     // Traces name copies as CUDA does, but without a GPU nothing is copied to a device.
-    const bool is_copy = !each.workload().on_gpu && op.name.starts_with("Memcpy");
+    const bool is_copy = !measured.workload().on_gpu && op.name.starts_with("Memcpy");
     series.push_back({fmt::format("{}, {}{}", is_copy ? "copy" : op.name, op.phase, block),
-                      op_seconds(each, [&](const OpTime& other) {
+                      op_seconds(measured, [&](const OpTime& other) {
                         return other.name == op.name && other.phase == op.phase &&
                                other.block == op.block;
                       })});
@@ -68,8 +67,8 @@ std::vector<PartSeries> op_series(const Measurement& each) {
 }
 
 /// "The longest op is A: SHARE.", or which are indistinguishable.
-std::string longest_sentence(const std::vector<PartSeries>& parts, const std::vector<double>& all,
-                             std::string_view what, std::string_view whole) {
+std::string longest_text(const std::vector<PartSeries>& parts, const std::vector<double>& all,
+                         std::string_view what, std::string_view whole) {
   const LargestPart longest = largest_of(parts, all);
   const std::string share = fmt::format("{} of the {} that {}", percent_text(longest.share),
                                         time_text(estimate_of(all)), whole);
@@ -81,7 +80,7 @@ std::string longest_sentence(const std::vector<PartSeries>& parts, const std::ve
 void add_backward(FindingsOf& all, const Measurement& step) {
   const std::vector<double> forward = phase_op_seconds(step, "forward");
   const std::vector<double> backward = phase_op_seconds(step, "backward");
-  const Estimate times = estimate_by_round(backward, forward, std::divides<double>());
+  const Estimate times = ratio_by_round(backward, forward);
   all.judge("backward", times, 1,
             {"Backward takes longer than forward", "Backward is shorter than forward",
              "Backward and forward take indistinguishable times"},
@@ -90,22 +89,22 @@ void add_backward(FindingsOf& all, const Measurement& step) {
 }
 
 /// A layer stands out if it takes 30 % more than an equal share of all layers.
-std::string layer_sentence(const std::vector<PartSeries>& layers) {
+std::string layer_text(const std::vector<PartSeries>& layers) {
   constexpr double kStandsOut = 1.3;
   std::vector<double> all(layers.front().values.size());
-  for (const PartSeries& each : layers) all = by_round(all, each.values, std::plus<double>());
+  for (const PartSeries& part : layers) all = by_round(all, part.values, std::plus<double>());
   const double equal = 1 / static_cast<double>(layers.size());
   if (layers.size() < 3) {
     return fmt::format("{} are too few for one to stand out.",
                        counted(static_cast<std::int64_t>(layers.size()), "layer"));
   }
   std::vector<std::string> above, open;
-  for (const PartSeries& each : layers) {
-    const Estimate share = estimate_by_round(each.values, all, std::divides<double>());
+  for (const PartSeries& part : layers) {
+    const Estimate share = ratio_by_round(part.values, all);
     const Word side = side_of(share, kStandsOut * equal);
     if (side == Word::kBelow) continue;
     (side == Word::kAbove ? above : open)
-        .push_back(fmt::format("{} with {}", each.name, percent_text(share)));
+        .push_back(fmt::format("{} with {}", part.name, percent_text(share)));
   }
   const std::string of_all =
       fmt::format(" of all layers' time, where an equal share is {}", percent_text(equal));
@@ -144,8 +143,7 @@ void add_roofline(FindingsOf& all, const Results& results) {
 void add_clock(FindingsOf& all, const Measurement& step) {
   constexpr double kHonest = 0.8;  // of the step, from which on it is called nearly right
   const std::vector<double> queued_s = step.queued_s_by_start();
-  const Estimate shown =
-      estimate_by_round(queued_s, step.step_s_by_start(), std::divides<double>());
+  const Estimate shown = ratio_by_round(queued_s, step.step_s_by_start());
   all.judge(
       "clock", shown, kHonest,
       {"A clock that does not wait for the device is nearly right here",
@@ -176,7 +174,7 @@ std::vector<PartSeries> region_parts(const Measurement& step) {
                      })});
   }
   std::ranges::sort(parts, std::ranges::greater{},
-                    [](const PartSeries& each) { return median(each.values); });
+                    [](const PartSeries& part) { return median(part.values); });
   return parts;
 }
 
@@ -188,36 +186,34 @@ void add_region(FindingsOf& all, const Measurement& step) {
   FindingTable table{.title = "Forward, loss and backward by operation, calls added up",
                      .name = "region-table",
                      .columns = {"Operation, in PyTorch's name", "Time in a step", "Share"}};
-  for (const PartSeries& each : parts) {
-    table.rows.push_back(
-        {each.name, time_text(estimate_of(each.values)),
-         percent_text(estimate_by_round(each.values, all_s, std::divides<double>()))});
+  for (const PartSeries& part : parts) {
+    table.rows.push_back({part.name, time_text(estimate_of(part.values)),
+                          percent_text(ratio_by_round(part.values, all_s))});
   }
   const LargestPart largest = largest_of(parts, all_s);
   const std::string& longest = largest.names.front();
   const std::int64_t layers = step.workload().depth();
   const bool is_product = longest == "aten::mm" || longest == "aten::addmm";
   all.table(std::move(table))
-      .timed("most",
-             longest_sentence(parts, all_s, "Takes most", "forward, loss and backward take"))
+      .timed("most", longest_text(parts, all_s, "Takes most", "forward, loss and backward take"))
       .timed("most-why",
              fmt::format("{} {}.", longest,
                          !is_product ? "computes less than products, so memory, not arithmetic, "
                                        "makes it long"
                          : longest == "aten::mm" ? "is more products than aten::addmm"
                                                  : "takes long although it has fewer products"))
-      .fact("counts",
-            fmt::format("aten::mm is {} products of backward, for the gradients of weights and "
-                        "inputs (the first layer needs none of its input); aten::addmm is {} of "
-                        "forward.",
-                        2 * layers - 1, layers))
-      .fact("backward-why",
-            fmt::format(
-                "Its products do {} the flops of forward's ({} products against {}); the "
-                "times differ from that by the speed of these products and by what else "
-                "the two passes read and write.",
-                factor_text(static_cast<double>(2 * layers - 1) / static_cast<double>(layers)),
-                2 * layers - 1, layers));
+      .untimed("counts",
+               fmt::format("aten::mm is {} products of backward, for the gradients of weights and "
+                           "inputs (the first layer needs none of its input); aten::addmm is {} of "
+                           "forward.",
+                           2 * layers - 1, layers))
+      .untimed("backward-why",
+               fmt::format(
+                   "Its products do {} the flops of forward's ({} products against {}); the "
+                   "times differ from that by the speed of these products and by what else "
+                   "the two passes read and write.",
+                   factor_text(static_cast<double>(2 * layers - 1) / static_cast<double>(layers)),
+                   2 * layers - 1, layers));
 }
 
 Findings profile_findings(const Results& results) {
@@ -240,15 +236,15 @@ Findings profile_findings(const Results& results) {
                      .columns = {"op", "in PyTorch", "time", "of the device's time"}};
   const std::vector<OpTime> names = step.ops();
   for (std::size_t i = 0; i < std::min<std::size_t>(ops.size(), 10); ++i) {
-    const Estimate share = estimate_by_round(ops[i].values, all_s, std::divides<double>());
+    const Estimate share = ratio_by_round(ops[i].values, all_s);
     table.rows.push_back({ops[i].name, std::string(pytorch_name(names[i])),
                           time_text(estimate_of(ops[i].values)), percent_text(share.median)});
   }
   FindingsOf all(results);
   all.timed("longest",
-            longest_sentence(ops, all_s, "The longest op", "all ops of a profiled step take"));
+            longest_text(ops, all_s, "The longest op", "all ops of a profiled step take"));
   add_backward(all, step);
-  all.timed("layers", layer_sentence(layers))
+  all.timed("layers", layer_text(layers))
       .table(std::move(table))
       .plot({.title = "Time by layer, forward and backward",
              .y_label = "ms a step",
@@ -265,10 +261,10 @@ std::vector<Case> warmup_cases(const Setting& setting) {
 }
 
 /// Seconds of step `step`, by start.
-std::vector<double> seconds_of_step(const Measurement& each, std::size_t step,
+std::vector<double> seconds_of_step(const Measurement& measured, std::size_t step,
                                     std::string_view phase = "") {
   std::vector<double> all;
-  for (const Start& start : each.starts()) {
+  for (const Start& start : measured.starts()) {
     const RankSteps& rank = start.ranks.front();
     const auto& values = phase.empty() ? rank.step_s : rank.phase_s.at(std::string(phase));
     all.push_back(values.at(step));
@@ -277,7 +273,7 @@ std::vector<double> seconds_of_step(const Measurement& each, std::size_t step,
 }
 
 /// The phase that contributes most to the extra time of the first step.
-std::string reason_sentence(const Measurement& steps) {
+std::string reason_text(const Measurement& steps) {
   const std::vector<double> longer_s =
       by_round(seconds_of_step(steps, 0), steps.mean_s_by_start(), std::minus<double>());
   std::vector<PartSeries> parts;
@@ -303,7 +299,7 @@ Findings warmup_findings(const Results& results) {
   const std::vector<double> first_s = seconds_of_step(steps, 0);
   const Estimate first = estimate_of(first_s);
   const std::vector<double> steady_s = steps.step_s_by_start();
-  const Estimate times = estimate_by_round(first_s, steady_s, std::divides<double>());
+  const Estimate times = ratio_by_round(first_s, steady_s);
   PlotSeries series{.name = "median of the starts"};
   PlotSeries level{.name = "steady state", .style = SeriesStyle::kDashed};
   FindingTable table{.title = "The first steps",
@@ -316,9 +312,8 @@ Findings warmup_findings(const Results& results) {
     series.points.push_back(plot_point(static_cast<double>(step), seconds, 1e3));
     level.points.push_back(plot_point(static_cast<double>(step), 1e3 * steps.step_s().median));
     if (step < 8) {
-      table.rows.push_back(
-          {std::to_string(step), time_text(seconds),
-           factor_text(estimate_by_round(step_s, steady_s, std::divides<double>()))});
+      table.rows.push_back({std::to_string(step), time_text(seconds),
+                            factor_text(ratio_by_round(step_s, steady_s))});
     }
   }
   return FindingsOf(results)
@@ -329,7 +324,7 @@ Findings warmup_findings(const Results& results) {
               "Whether the first step is slower is unclear"},
              fmt::format("{} against {}, {}", time_text(first), time_text(steps.step_s()),
                          factor_text(times)))
-      .timed("first-step-why", reason_sentence(steps))
+      .timed("first-step-why", reason_text(steps))
       .timed("length",
              fmt::format("{} are left out as warm-up; its length is found in blocks of 5 steps.",
                          counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")))
@@ -344,7 +339,7 @@ std::vector<Case> reproducibility_cases(const Setting& setting) {
   const std::vector<CaseRow> rows = {
       {"seed-0", "", "--seed 0"}, {"seed-0-again", "", "--seed 0"}, {"seed-1", "", "--seed 1"}};
   std::vector<Case> cases = cases_of(setting, base_workload(setting), rows);
-  for (Case& each : cases) each.hash_weights = true;
+  for (Case& what : cases) what.hash_weights = true;
   return cases;
 }
 
@@ -352,8 +347,8 @@ std::vector<Case> reproducibility_cases(const Setting& setting) {
 /// cases.
 std::size_t different_runs(const std::vector<const Measurement*>& cases) {
   std::set<std::pair<std::vector<double>, std::string>> runs;
-  for (const Measurement* each : cases) {
-    for (const Start& start : each->starts()) {
+  for (const Measurement* measured : cases) {
+    for (const Start& start : measured->starts()) {
       runs.emplace(start.ranks.front().loss, start.weights_hash);
     }
   }
@@ -369,9 +364,10 @@ Findings reproducibility_findings(const Results& results) {
       different_runs({&a, &again, &other}) == same_seed + different_runs({&other});
   FindingTable table{.title = "Losses and weights",
                      .columns = {"case", "last loss", "hash of the weights"}};
-  for (const Measurement* each : {&a, &again, &other}) {
-    for (const Start& start : each->starts()) {
-      table.rows.push_back({each->what().key, fmt::format("{}", start.ranks.front().loss.back()),
+  for (const Measurement* measured : {&a, &again, &other}) {
+    for (const Start& start : measured->starts()) {
+      table.rows.push_back({measured->what().key,
+                            fmt::format("{}", start.ranks.front().loss.back()),
                             start.weights_hash});
     }
   }

@@ -65,7 +65,7 @@ std::string fastest_precision(const Results& results, const Comparison& fastest)
 
 /// The planned memory, compared with the claim that mixed precision halves it. `where` begins the
 /// sentence; `workload` is the one with bf16.
-std::string memory_fact(const std::string& where, Workload workload) {
+std::string saved_memory_text(const std::string& where, Workload workload) {
   const DeviceMemory bf16 = planned_memory(workload).front();
   workload.config.device.precision = Precision::kFp32;
   const DeviceMemory fp32 = planned_memory(workload).front();
@@ -92,10 +92,10 @@ Plot speeds_plot(std::string title, const Results& results,
     std::vector<std::string> keys;
     for (const std::int64_t batch : batches) keys.push_back(precision_key(precision, batch));
     plot.series.push_back(points_of(
-        std::string(name_of(precision)), results, keys, batch_of, [&](const Measurement& each) {
+        std::string(name_of(precision)), results, keys, batch_of, [&](const Measurement& measured) {
           return results
-              .compare(precision_key(Precision::kFp32, each.workload().batch_size()),
-                       each.what().key)
+              .compare(precision_key(Precision::kFp32, measured.workload().batch_size()),
+                       measured.what().key)
               .speed();
         }));
   }
@@ -104,12 +104,12 @@ Plot speeds_plot(std::string title, const Results& results,
 
 /// Against the same batch in fp32, of which there is no factor.
 Column speed_against_fp32(const Results& results) {
-  return {"speed against fp32", [&](const Measurement& each) -> std::string {
-            if (each.workload().config.device.precision == Precision::kFp32) return "";
+  return {"speed against fp32", [&](const Measurement& measured) -> std::string {
+            if (measured.workload().config.device.precision == Precision::kFp32) return "";
             return factor_text(
                 results
-                    .compare(precision_key(Precision::kFp32, each.workload().batch_size()),
-                             each.what().key)
+                    .compare(precision_key(Precision::kFp32, measured.workload().batch_size()),
+                             measured.what().key)
                     .speed());
           }};
 }
@@ -127,19 +127,19 @@ Findings precision_findings(const Results& results) {
   }
   FindingsOf all(results);
   const Comparison fastest = fastest_gain(all.compare(pairs).comparisons());
-  all.timed("claim",
-            claim_sentence(all.comparisons(), kClaimedSpeed, "The claimed factor of 2 to 3",
-                           fastest_precision(results, fastest)));
+  all.timed("claim", claim_text(all.comparisons(), kClaimedSpeed, "The claimed factor of 2 to 3",
+                                fastest_precision(results, fastest)));
   for (const std::int64_t batch : batches) {
     constexpr int kRanks = 2;
     Workload workload = results.at(precision_key(Precision::kBf16, batch)).workload();
-    all.fact(fmt::format("memory-{}", batch),
-             memory_fact(fmt::format("At a batch of {}", batch), workload));
+    all.untimed(fmt::format("memory-{}", batch),
+                saved_memory_text(fmt::format("At a batch of {}", batch), workload));
     workload.config.parallel.scheme = SchemeKind::kDdp;  // which reduces fp32 gradients
     workload.ranks = kRanks;
     workload.config.data.batch_size = kRanks * batch;
-    all.fact(fmt::format("memory-of-ranks-{}", batch),
-             memory_fact(fmt::format("On each of two ranks with {} samples", batch), workload));
+    all.untimed(
+        fmt::format("memory-of-ranks-{}", batch),
+        saved_memory_text(fmt::format("On each of two ranks with {} samples", batch), workload));
   }
   return all
       .table("A step by precision", {"batch",
@@ -149,11 +149,11 @@ Findings precision_findings(const Results& results) {
                                      "optimizer",
                                      {"memory", "memory (plan)"},
                                      "activations"})
-      .fact("published",
-            "Cited: 2x to 3x for AMP (pytorch.org/tutorials/recipes/recipes/amp_recipe.html); its "
-            "recipe, 4096 x 3 at batch 512 on a T4, needs 1.35 GB, with AMP 1.58 GB "
-            "(github.com/pytorch/tutorials/issues/1267); at batch 4096 7.738 s, with AMP 3.325 s; "
-            "on an RTX 3080 1.803 s, with AMP 2.268 s (discuss.pytorch.org/t/134442).")
+      .untimed("published",
+               "Cited: 2x to 3x for AMP (pytorch.org/tutorials/recipes/recipes/amp_recipe.html); "
+               "its recipe, 4096 x 3 at batch 512 on a T4, needs 1.35 GB, with AMP 1.58 GB "
+               "(github.com/pytorch/tutorials/issues/1267); at batch 4096 7.738 s, with AMP 3.325 "
+               "s; on an RTX 3080 1.803 s, with AMP 2.268 s (discuss.pytorch.org/t/134442).")
       .plot(speeds_plot("How many times as fast as in fp32 a step is", results, reduced, batches));
 }
 
@@ -181,15 +181,15 @@ std::vector<Case> int8_cases(const Setting& setting) {
 /// Nothing if no start reported it.
 std::optional<Evaluated> evaluated_in(const Results& results, std::int64_t batch,
                                       Precision precision) {
-  for (const Evaluated& each :
+  for (const Evaluated& evaluated :
        results.at(precision_key(Precision::kInt8, batch)).starts().front().evaluated) {
-    if (each.precision == name_of(precision)) return each;
+    if (evaluated.precision == name_of(precision)) return evaluated;
   }
   return std::nullopt;
 }
 
-std::string answers_fact(const std::optional<Evaluated>& fp32,
-                         const std::optional<Evaluated>& int8) {
+std::string agreement_text(const std::optional<Evaluated>& fp32,
+                           const std::optional<Evaluated>& int8) {
   if (!fp32 || !int8) return "The effect of int8 on the answers was not reported.";
   return fmt::format(
       "In int8 {} of {} {} {}; the accuracy is {:.2f} % instead of {:.2f} %, on samples that it "
@@ -206,8 +206,8 @@ Findings int8_findings(const Results& results) {
                      "in int8", "in fp32", "", fmt::format("batch of {}", batch)});
   }
   const auto evaluated = [&](std::string title, const auto& text, const char* none) -> Column {
-    return {std::move(title), [&results, text, none](const Measurement& each) -> std::string {
-              const Workload& workload = each.workload();
+    return {std::move(title), [&results, text, none](const Measurement& measured) -> std::string {
+              const Workload& workload = measured.workload();
               const Precision precision = workload.config.device.precision;
               const auto found = evaluated_in(results, workload.batch_size(), precision);
               return found ? text(*found) : none;
@@ -216,13 +216,13 @@ Findings int8_findings(const Results& results) {
   const std::int64_t largest = kEvaluatedBatches.back();
   return FindingsOf(results)
       .compare(pairs)
-      .fact("answers", answers_fact(evaluated_in(results, largest, Precision::kFp32),
-                                    evaluated_in(results, largest, Precision::kInt8)))
-      .fact("published",
-            "Cited for dynamic int8: 4x smaller and 2x to 3x as fast (pytorch.org/blog/"
-            "introduction-to-quantization-on-pytorch/, 2020-03-26); BERT-base, batch 1, one thread "
-            "of an i5-10210U: 1066 ms, in int8 686 ms "
-            "(github.com/percent4/dynamic_quantization_on_bert).")
+      .untimed("answers", agreement_text(evaluated_in(results, largest, Precision::kFp32),
+                                         evaluated_in(results, largest, Precision::kInt8)))
+      .untimed("published",
+               "Cited for dynamic int8: 4x smaller and 2x to 3x as fast "
+               "(pytorch.org/blog/introduction-to-quantization-on-pytorch/, 2020-03-26); "
+               "BERT-base, batch 1, one thread of an i5-10210U: 1066 ms, in int8 686 ms "
+               "(github.com/percent4/dynamic_quantization_on_bert).")
       .table("Batches in fp32 and in int8",
              {"batch",
               "precision",

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
 #include "lab/experiments/findings_of.h"
 
@@ -48,7 +47,7 @@ std::vector<Case> pytorch_cases(const Setting& setting) {
 /// a ReLU that flips shows in all later losses, and at 1024 x 2 one does before the fifth. So only
 /// the first steps tell a wrong model from a different order of additions: their losses follow from
 /// the initial weights, one update, and a second one, which has the moments of two gradients.
-std::string same_model_sentence(const Results& results, const std::vector<Pair>& pairs) {
+std::string same_model_text(const Results& results, const std::vector<Pair>& pairs) {
   constexpr std::size_t kFirstSteps = 3;
   constexpr double kSameLosses = 1e-5;  // PyTorch's own sums differ by this much between libraries
   const auto max_difference = [&](std::size_t steps) {
@@ -87,17 +86,17 @@ Findings pytorch_findings(const Results& results) {
   }
   FindingsOf all(results);
   all.compare(compared, {.within_cores = true})
-      .fact("same-model", same_model_sentence(results, pairs));
+      .untimed("same-model", same_model_text(results, pairs));
   if (!results.setting.on_gpu) {
-    all.fact("data-parallel",
-             "nn.DataParallel runs on GPUs only, so there is nothing to compare on the CPU.");
+    all.untimed("data-parallel",
+                "nn.DataParallel runs on GPUs only, so there is nothing to compare on the CPU.");
   }
-  const auto place = [&](const Measurement& each) {
-    return static_cast<double>(std::ranges::find(keys, each.what().key) - keys.begin());
+  const auto place = [&](const Measurement& measured) {
+    return static_cast<double>(std::ranges::find(keys, measured.what().key) - keys.begin());
   };
   return all
-      .fact("library", fmt::format("Compared with {}.",
-                                   results.at(pairs.front().theirs).starts().front().library))
+      .untimed("library", fmt::format("Compared with {}.",
+                                      results.at(pairs.front().theirs).starts().front().library))
       .table(std::move(table))
       .plot({.title = "Samples per second, barestep and PyTorch",
              .y_label = "samples/s",

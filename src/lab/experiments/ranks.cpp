@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <string_view>
 
 #include "lab/experiments/findings_of.h"
 
@@ -120,11 +119,12 @@ Findings delay_findings(const Results& results) {
     keys.push_back(gains.back().b);
   }
   adjust_together(gains);
-  const auto delay_of = [](const Measurement& each) {
-    return each.workload().config.injected.delay_ms;
+  const auto delay_of = [](const Measurement& measured) {
+    return measured.workload().config.injected.delay_ms;
   };
-  const auto gain_with = [&](const Measurement& each) {
-    return results.compare(delay_key(1, static_cast<int>(delay_of(each))), each.what().key).speed();
+  const auto gain_with = [&](const Measurement& measured) {
+    return results.compare(delay_key(1, static_cast<int>(delay_of(measured))), measured.what().key)
+        .speed();
   };
   FindingsOf all(results);
   all.timed("speed-ups",
@@ -142,7 +142,8 @@ Findings delay_findings(const Results& results) {
       .keep(gains)
       .table(
           "A pause before backward",
-          {{"pause", [=](const Measurement& each) { return fmt::format("{} ms", delay_of(each)); }},
+          {{"pause",
+            [=](const Measurement& measured) { return fmt::format("{} ms", delay_of(measured)); }},
            "ranks",
            "batch",
            "time",
@@ -160,9 +161,9 @@ std::vector<Case> imbalance_cases(const Setting& setting) {
 
 /// A rank waits for the other if its additional communication is more than half of the increase of
 /// the step, and more than twice the other's.
-std::string waiting_sentence(const Measurement& slow, const Measurement& balanced) {
-  const auto reduce_s = [](const Measurement& each, int rank) {
-    return each.phase_s_by_start("communication", rank);
+std::string waiting_text(const Measurement& slow, const Measurement& balanced) {
+  const auto reduce_s = [](const Measurement& measured, int rank) {
+    return measured.phase_s_by_start("communication", rank);
   };
   const auto more = [&](int rank) {
     return by_round(reduce_s(slow, rank), reduce_s(balanced, rank), std::minus<double>());
@@ -194,17 +195,17 @@ Findings imbalance_findings(const Results& results) {
   const Measurement &balanced = results.at("balanced"), &slow = results.at("slow-rank-0");
   FindingTable table{.title = "Communication that a rank cannot hide: waiting for the others",
                      .columns = {"case", "rank", "mean step", "exposed communication"}};
-  for (const Measurement* each : {&balanced, &slow}) {
-    for (int rank = 0; rank < each->ranks(); ++rank) {
-      table.rows.push_back({each->what().key, std::to_string(rank),
-                            time_text(each->mean_s(rank).median),
-                            time_text(each->phase_s("communication", rank))});
+  for (const Measurement* measured : {&balanced, &slow}) {
+    for (int rank = 0; rank < measured->ranks(); ++rank) {
+      table.rows.push_back({measured->what().key, std::to_string(rank),
+                            time_text(measured->mean_s(rank).median),
+                            time_text(measured->phase_s("communication", rank))});
     }
   }
   const Estimate longer =
       estimate_by_round(slow.mean_s_by_start(), balanced.mean_s_by_start(), std::minus<double>());
   return FindingsOf(results)
-      .timed("waiting", waiting_sentence(slow, balanced))
+      .timed("waiting", waiting_text(slow, balanced))
       .compare({{"balanced", "slow-rank-0",
                  fmt::format("with 20 ms on one rank of {}", slow.ranks()), "without", "cost"}})
       .timed("longer",

@@ -30,8 +30,8 @@ std::string several_ranks(const Results& results, bool is_first) {
 }
 
 Column reductions_of_step() {
-  return {"reductions a step", [](const Measurement& each) {
-            return std::to_string(std::ssize(bucket_bytes(each.workload())));
+  return {"reductions a step", [](const Measurement& measured) {
+            return std::to_string(std::ssize(bucket_bytes(measured.workload())));
           }};
 }
 
@@ -46,14 +46,14 @@ Findings ladder_findings(const Results& results) {
                 {"per-tensor", "overlapped", "with messages during backward", "after it"},
                 {"flat", "buckets", "with buckets during backward", "with one message after it"}},
                {.as_family = false})
-      .fact("reason",
-            "One message costs its latency once; overlapping hides it behind backward, and buckets "
-            "do both.")
+      .untimed("reason",
+               "One message costs its latency once; overlapping hides it behind backward, and "
+               "buckets do both.")
       .table(several_ranks(results, true) + " that reduce gradients",
              {"case",
               {"reduced",
-               [&](const Measurement& each) {
-                 return words[static_cast<std::size_t>(&each - results.cases.data())];
+               [&](const Measurement& measured) {
+                 return words[static_cast<std::size_t>(&measured - results.cases.data())];
                }},
               speed_against("per-tensor", "speed against per-tensor"),
               reductions_of_step(),
@@ -89,8 +89,8 @@ std::vector<Case> no_sync_cases(const Setting& setting) {
   return cases_of(setting, reducing_workload(setting), rows);
 }
 
-bool reduces_in_each(const Measurement& each) {
-  return each.workload().config.parallel.reduces_every_micro_step;
+bool reduces_in_each(const Measurement& measured) {
+  return measured.workload().config.parallel.reduces_every_micro_step;
 }
 
 Findings no_sync_findings(const Results& results) {
@@ -121,23 +121,22 @@ Findings no_sync_findings(const Results& results) {
            "Whether a reduction in each micro-step exposes more communication is unclear"},
           fmt::format("{} of a step of {} instead of {}", time_text(estimate_of(exposed_s(true))),
                       kMaxMicroSteps, time_text(estimate_of(exposed_s(false)))))
-      .fact("bytes", fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
-                                 "micro-steps: {} instead of {} a step.",
-                                 times_the_bytes(sent(true), sent(false)), kMaxMicroSteps,
-                                 human_bytes(sent(true)), human_bytes(sent(false))))
-      .fact("losses",
-            fmt::format("If gradients are reduced in each micro-step, losses differ from those "
-                        "with one reduction by a share of {} at most{}.",
-                        share_text(furthest),
-                        is_rounding(furthest)
-                            ? ": what has been reduced is the same on all ranks, so the next mean "
-                              "over them keeps it"
-                            : ", which rounding does not explain"))
+      .untimed("bytes", fmt::format("Without no_sync() a rank sends {:.3g} times the bytes in {} "
+                                    "micro-steps: {} instead of {} a step.",
+                                    times_the_bytes(sent(true), sent(false)), kMaxMicroSteps,
+                                    human_bytes(sent(true)), human_bytes(sent(false))))
+      .untimed("losses",
+               fmt::format("If gradients are reduced in each micro-step, losses differ from those "
+                           "with one reduction by a share of {} at most{}.",
+                           share_text(furthest),
+                           is_rounding(furthest) ? ": what has been reduced is the same on all "
+                                                   "ranks, so the next mean over them keeps it"
+                                                 : ", which rounding does not explain"))
       .table(several_ranks(results, true) + " that accumulate gradients",
              {"micro-steps",
               {"reduced",
-               [](const Measurement& each) {
-                 return reduces_in_each(each) ? "in each" : "once, as in no_sync()";
+               [](const Measurement& measured) {
+                 return reduces_in_each(measured) ? "in each" : "once, as in no_sync()";
                }},
               time_against("one", "time against one micro-step"),
               reductions_of_step(),
@@ -150,8 +149,8 @@ Findings no_sync_findings(const Results& results) {
 // Accumulation, mixed precision, and both: what each saves in time and memory, and whether training
 // stays as steady as in fp32.
 
-bool is_fp16(const Measurement& each) {
-  return each.workload().config.device.precision == Precision::kFp16;
+bool is_fp16(const Measurement& measured) {
+  return measured.workload().config.device.precision == Precision::kFp16;
 }
 
 std::string accumulated_key(bool is_fp16, int micro_steps) {
@@ -186,14 +185,14 @@ double furthest_loss(const Results& results, const Measurement& fp16) {
 }
 
 /// Whether gradients overflowed, and how far losses are from fp32's.
-std::string steadiness_fact(const Results& results) {
+std::string steadiness_text(const Results& results) {
   std::int64_t skipped = 0, steps = 0;
   double furthest = 0;
-  for (const Measurement& each : results.cases) {
-    if (!is_fp16(each)) continue;
-    skipped += each.starts().front().ranks.front().skipped;
-    steps += each.workload().steps();
-    furthest = std::max(furthest, furthest_loss(results, each));
+  for (const Measurement& measured : results.cases) {
+    if (!is_fp16(measured)) continue;
+    skipped += measured.starts().front().ranks.front().skipped;
+    steps += measured.workload().steps();
+    furthest = std::max(furthest, furthest_loss(results, measured));
   }
   return fmt::format(
       "{} of {} steps in fp16 overflowed and were skipped; losses differ from fp32's by a share of "
@@ -214,11 +213,11 @@ Findings ddp_amp_findings(const Results& results) {
            {"both-4", "both-32", "with 32 micro-steps in fp16", "with 4", "more-in-fp16",
             "sample"}},
           {.as_family = false, .by_sample = true})
-      .fact("memory",
-            fmt::format("A rank needs {} with 4 micro-steps in fp32, {} in fp16, {} with "
-                        "both, and {} with neither (from the plan).",
-                        bytes("accumulate-4"), bytes("amp"), bytes("both-4"), bytes("ddp")))
-      .fact("stability", steadiness_fact(results))
+      .untimed("memory",
+               fmt::format("A rank needs {} with 4 micro-steps in fp32, {} in fp16, {} with both, "
+                           "and {} with neither (from the plan).",
+                           bytes("accumulate-4"), bytes("amp"), bytes("both-4"), bytes("ddp")))
+      .untimed("stability", steadiness_text(results))
       .table(several_ranks(results, true) + " that accumulate, in fp32 and fp16",
              {"case",
               "micro-steps",
@@ -230,7 +229,9 @@ Findings ddp_amp_findings(const Results& results) {
               {"memory", "memory of a rank (plan)"},
               {"skipped", "skipped steps"},
               {"difference from fp32's losses",
-               [&](const Measurement& each) { return share_text(furthest_loss(results, each)); }}})
+               [&](const Measurement& measured) {
+                 return share_text(furthest_loss(results, measured));
+               }}})
       .phases();
 }
 
@@ -268,14 +269,14 @@ Experiment no_sync_experiment() {
 }
 
 Experiment ddp_amp_experiment() {
-  return {"ddp-amp",
-          "DDP with accumulation, with mixed precision, and with both",
-          "What do accumulation, fp16 and both save, and does training stay steady?",
-          ddp_amp_cases,
-          ddp_amp_findings,
-          "accumulation precision both more-in-fp32 more-in-fp16 memory stability table "
-          "phases-plot",
-          false};
+  return {
+      "ddp-amp",
+      "DDP with accumulation, with mixed precision, and with both",
+      "What do accumulation, fp16 and both save, and does training stay steady?",
+      ddp_amp_cases,
+      ddp_amp_findings,
+      "accumulation precision both more-in-fp32 more-in-fp16 memory stability table phases-plot",
+      false};
 }
 
 }  // namespace barestep

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +11,7 @@
 #include "core/index.h"
 #include "core/tensor.h"
 #include "core/units.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/report/findings.h"
 
 namespace barestep {
@@ -103,7 +102,7 @@ std::string sum_text(double sum) {
 }
 
 /// Where the sum of one format stops, and why.
-std::string stop_fact(const Adding& way) {
+std::string stop_text(const Adding& way) {
   const std::vector<double> sums = sums_of(way, kAdditions);
   const double stop = standstill(way);
   const int before = additions_before(stop, sums);
@@ -155,7 +154,7 @@ Findings rounding_findings(const Results& /*results*/) {
   const auto last = [](const Adding& way) { return sum_text(sums_of(way, kAdditions).back()); };
   Findings findings{.tables = {sums_table()}, .plots = {sums_plot()}};
   for (const Adding& way : {kWaysToAdd[2], kWaysToAdd[1], kWaysToAdd[0]}) {
-    findings.untimed.push_back({std::string(way.sum.name), stop_fact(way)});
+    findings.untimed.push_back({std::string(way.sum.name), stop_text(way)});
   }
   findings.untimed.push_back(
       {"mixed",
@@ -163,10 +162,9 @@ Findings rounding_findings(const Results& /*results*/) {
                    "fp16 give {} and those of bf16 {}: what is left is that {} itself is rounded.",
                    last(kWaysToAdd[3]), last(kWaysToAdd[4]), kAddend)});
   findings.untimed.push_back(
-      {"kahan",
-       fmt::format("Kahan's sum carries over what each addition loses: in fp16 it gives {}, in "
-                   "bf16 {}, the nearest numbers to the exact sum.",
-                   last(kWaysToAdd[5]), last(kWaysToAdd[6]))});
+      {"kahan", fmt::format("Kahan's sum carries over what each addition loses: in fp16 it gives "
+                            "{}, in bf16 {}, the nearest numbers to the exact sum.",
+                            last(kWaysToAdd[5]), last(kWaysToAdd[6]))});
   return findings;
 }
 

@@ -55,7 +55,7 @@ std::set<std::string> hashes_of(const Results& results, std::string_view rung) {
   return hashes;
 }
 
-std::string bits_fact(const Results& results, const CaseRow& rung) {
+std::string bits_text(const Results& results, const CaseRow& rung) {
   std::vector<std::string> counts;
   for (const int ranks : rank_counts(results.setting)) counts.push_back(std::to_string(ranks));
   const std::size_t different = hashes_of(results, rung.key).size();
@@ -72,7 +72,7 @@ std::vector<int> priced_ranks(const Setting& setting) {
 }
 
 /// What --reproducible costs a rank: memory and messages, which have no noise.
-std::string price_fact(const Results& results) {
+std::string price_text(const Results& results) {
   const int ranks = priced_ranks(results.setting).back();
   const Workload& before = results.at(key_on("ddp", ranks)).workload();
   const Workload& after = results.at(key_on("ddp-reproducible", ranks)).workload();
@@ -96,25 +96,25 @@ Findings same_bits_findings(const Results& results) {
   }
   FindingsOf all(results);
   all.compare(pairs, {.as_family = false, .within_cores = true});
-  for (const CaseRow& rung : kBitsRungs) all.fact(rung.key, bits_fact(results, rung));
+  for (const CaseRow& rung : kBitsRungs) all.untimed(rung.key, bits_text(results, rung));
   const bool same =
       hashes_of(results, "ddp-reproducible") == hashes_of(results, "zero1-reproducible");
   return all
-      .fact("schemes", fmt::format("With --reproducible, ddp and zero1 have {} weights.",
-                                   same ? "the same" : "different"))
-      .fact("price", price_fact(results))
+      .untimed("schemes", fmt::format("With --reproducible, ddp and zero1 have {} weights.",
+                                      same ? "the same" : "different"))
+      .untimed("price", price_text(results))
       .table("Weights at the end, and their price",
              {{"options",
-               [](const Measurement& each) {
-                 const std::string& key = each.what().key;
+               [](const Measurement& measured) {
+                 const std::string& key = measured.what().key;
                  return std::ranges::find(kBitsRungs, key.substr(0, key.rfind('-')), &CaseRow::key)
                      ->words;
                }},
               "ranks",
               {"weights",
-               [](const Measurement& each) {
+               [](const Measurement& measured) {
                  std::set<std::string> hashes;
-                 for (const Start& start : each.starts()) hashes.insert(start.weights_hash);
+                 for (const Start& start : measured.starts()) hashes.insert(start.weights_hash);
                  return list_text({hashes.begin(), hashes.end()});
                }},
               "time",
@@ -127,12 +127,10 @@ Findings same_bits_findings(const Results& results) {
 Experiment same_bits_experiment() {
   return {"same-bits",
           "The same bits on any number of ranks",
-          "Which runs end with the same weights on any number of ranks, and what does that "
-          "cost?",
+          "Which runs end with the same weights on any number of ranks, and what does that cost?",
           same_bits_cases,
           same_bits_findings,
-          "factor ddp ddp-reproducible zero1-reproducible schemes price "
-          "table",
+          "factor ddp ddp-reproducible zero1-reproducible schemes price table",
           false};
 }
 

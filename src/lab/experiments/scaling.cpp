@@ -25,26 +25,27 @@ std::vector<Case> ranks_cases(const Setting& setting, std::int64_t batch_size) {
   return cases;
 }
 
-Estimate gain_of(const Results& results, const Measurement& each) {
-  return results.compare(results.cases.front().what().key, each.what().key).speed();
+Estimate gain_of(const Results& results, const Measurement& measured) {
+  return results.compare(results.cases.front().what().key, measured.what().key).speed();
 }
 
-double ranks_of(const Measurement& each) {
-  return each.workload().ranks;
+double ranks_of(const Measurement& measured) {
+  return measured.workload().ranks;
 }
 
 /// The phase with the largest part of the time lost against perfect scaling.
-std::string loss_text(const Measurement& one, const Measurement& each) {
-  const double ranks = ranks_of(each);
+std::string loss_text(const Measurement& one, const Measurement& measured) {
+  const double ranks = ranks_of(measured);
   const auto lost = [&](const std::vector<double>& ideal, const std::vector<double>& real) {
     return by_round(ideal, real, [&](double a, double b) { return b - a / ranks; });
   };
   std::vector<PartSeries> parts;
   for (const std::string_view phase : account_phases()) {
     parts.push_back(
-        {phase_words(phase), lost(one.phase_s_by_start(phase), each.phase_s_by_start(phase))});
+        {phase_words(phase), lost(one.phase_s_by_start(phase), measured.phase_s_by_start(phase))});
   }
-  const LargestPart loss = largest_of(parts, lost(one.mean_s_by_start(), each.mean_s_by_start()));
+  const LargestPart loss =
+      largest_of(parts, lost(one.mean_s_by_start(), measured.mean_s_by_start()));
   const char* const words = !loss.is_alone() ? "the main cause of the loss is unclear, perhaps"
                             : side_of(loss.share, 1) == Word::kAbove
                                 ? "what is lost is less than one of its causes,"
@@ -90,7 +91,7 @@ void add_fastest_ranks(FindingsOf& all, const Results& results,
     names.push_back(counted(results.at(key).workload().ranks, "rank"));
   }
   const Fastest fastest = fastest_of(results.steps_of(keys), results.setting.margin);
-  std::string text = fastest_sentence(fastest, names);
+  std::string text = fastest_text(fastest, names);
   if (fastest.place > 0) {
     const Estimate gain = gain_of(results, results.at(keys[fastest.place]));
     text += fmt::format(" {} train {} as many samples per second as one rank.",
@@ -117,7 +118,7 @@ Estimate fitted_share(const Results& results, const std::vector<std::string>& ke
 }
 
 /// `many` has the most ranks. Two numbers of ranks have one unknown: they fit any law.
-std::string share_sentence(const Estimate& serial, const Measurement& many, bool is_tested) {
+std::string serial_text(const Estimate& serial, const Measurement& many, bool is_tested) {
   const std::string share = percent_text(serial);
   if (side_of(serial, 1) == Word::kAbove) {
     return fmt::format(
@@ -135,19 +136,19 @@ std::string share_sentence(const Estimate& serial, const Measurement& many, bool
         "{} of a step behaves as if it were serial, so these runs set no limit to the speed-up.",
         share);
   }
-  return fmt::format(
-      "On up to {} ranks {} of a step behaves as if it were serial; {} is {}.",
-      many.workload().ranks, share,
-      is_tested ? "the limit for any number of ranks"
-                : "if more ranks do not change that share, which two numbers of ranks cannot show, "
-                  "the limit",
-      factor_text(reciprocal(serial)));
+  return fmt::format("On up to {} ranks {} of a step behaves as if it were serial; {} is {}.",
+                     many.workload().ranks, share,
+                     is_tested ? "the limit for any number of ranks"
+                               : "if more ranks do not change that share, which two numbers of "
+                                 "ranks cannot show, the limit",
+                     factor_text(reciprocal(serial)));
 }
 
 PlotSeries law_curve(const Results& results, const char* name, SeriesStyle style, double share) {
   PlotSeries series{.name = name, .style = style};
-  for (const Measurement& each : results.cases) {
-    series.points.push_back(plot_point(ranks_of(each), amdahl_speed_up(share, ranks_of(each))));
+  for (const Measurement& measured : results.cases) {
+    series.points.push_back(
+        plot_point(ranks_of(measured), amdahl_speed_up(share, ranks_of(measured))));
   }
   return series;
 }
@@ -157,10 +158,9 @@ Findings scaling_findings(const Results& results) {
   FindingsOf all(results);
   Estimate serial{1, 1, 1};
   if (keys.size() < 2) {
-    all.fact("not-compared",
-             fmt::format("Fewer than two of these numbers of ranks have enough {} here, so they "
-                         "are not compared.",
-                         units_word(results.setting)));
+    all.untimed("not-compared", fmt::format("Fewer than two of these numbers of ranks have enough "
+                                            "{} here, so they are not compared.",
+                                            units_word(results.setting)));
   } else {
     const Measurement& many = results.at(keys.back());
     const int ranks = many.workload().ranks;
@@ -173,12 +173,11 @@ Findings scaling_findings(const Results& results) {
                "Whether the speed-up is linear is unclear"},
               fmt::format("{} reach {}, where linear would be {}x", counted(ranks, "rank"),
                           factor_text(gain), ranks))
-        .timed("serial", share_sentence(serial, many, keys.size() > 2))
-        .fact("exercise",
-              fmt::format("A step of 30 % serial and 70 % parallel work would reach {} on {} ranks "
-                          "and {} at most (calculated).",
-                          factor_text(amdahl_speed_up(kExercise, ranks)), ranks,
-                          factor_text(1 / kExercise)));
+        .timed("serial", serial_text(serial, many, keys.size() > 2))
+        .untimed("exercise", fmt::format("A step of 30 % serial and 70 % parallel work would reach "
+                                         "{} on {} ranks and {} at most (calculated).",
+                                         factor_text(amdahl_speed_up(kExercise, ranks)), ranks,
+                                         factor_text(1 / kExercise)));
   }
   // A share far below 0 has no curve: its speed-up is infinite on few ranks already.
   const bool fits = serial.median < 1 &&
@@ -229,13 +228,13 @@ Experiment strong_scaling_experiment() {
 }
 
 Experiment amdahl_experiment() {
-  return {"amdahl",
-          "Amdahl's law",
-          "Of a larger batch: which share of a step is serial, and how fast can ranks make it at "
-          "most?",
-          [](const Setting& setting) { return ranks_cases(setting, setting.scaling_batch_size); },
-          scaling_findings,
-          kScalingNames};
+  return {
+      "amdahl",
+      "Amdahl's law",
+      "Of a larger batch: which share of a step is serial, and how fast can ranks make it at most?",
+      [](const Setting& setting) { return ranks_cases(setting, setting.scaling_batch_size); },
+      scaling_findings,
+      kScalingNames};
 }
 
 }  // namespace barestep

@@ -39,18 +39,18 @@ void add_memory(FindingsOf& all, const Results& results, const std::vector<std::
     return max_rank_bytes(results.at(key).workload());
   };
   const std::string smallest = *std::ranges::min_element(schemes, {}, bytes_of);
-  all.fact("least-memory", fmt::format("Least memory: {}, {} on a rank at most (from the plan).",
-                                       smallest, human_bytes(bytes_of(smallest))));
+  all.untimed("least-memory", fmt::format("Least memory: {}, {} on a rank at most (from the plan).",
+                                          smallest, human_bytes(bytes_of(smallest))));
   const std::int64_t layers = results.at("zero3").workload().depth();
   for (const auto& [key, needs] :
        {std::pair{"zero2", "the whole gradients of the buckets that are being reduced"},
         {"zero3", "two whole layers and their gradients"}}) {
     if (bytes_of(key) <= bytes_of("zero1")) continue;
-    all.fact(fmt::format("{}-memory", key),
-             fmt::format("{} has {} in memory beside its share; with {} layers that is so much of "
-                         "the model that it needs {}, more than zero1's {}.",
-                         key, needs, layers, human_bytes(bytes_of(key)),
-                         human_bytes(bytes_of("zero1"))));
+    all.untimed(fmt::format("{}-memory", key),
+                fmt::format("{} has {} in memory beside its share; with {} layers that is so much "
+                            "of the model that it needs {}, more than zero1's {}.",
+                            key, needs, layers, human_bytes(bytes_of(key)),
+                            human_bytes(bytes_of("zero1"))));
   }
 }
 
@@ -71,15 +71,15 @@ Findings sharding_findings(const Results& results) {
       {{"server", "all-serve", "with every rank a server", "with one", "more-servers"}});
   add_memory(all, results, schemes);
   return all
-      .fact("losses", fmt::format("The last losses differ from ddp's by a share of {} at most: {}.",
-                                  share_text(furthest),
-                                  is_rounding(furthest) ? "all compute the same step"
-                                                        : "not all compute the same step"))
-      .fact("links",
-            fmt::format("With {} and one server its link carries {} times the gradients each way, "
-                        "once in a tree; with every rank a server each link carries {:.3g} times, "
-                        "as in a ring (calculated).",
-                        ranks, count - 1, 2.0 * (count - 1) / count))
+      .untimed("losses",
+               fmt::format("The last losses differ from ddp's by a share of {} at most: {}.",
+                           share_text(furthest),
+                           is_rounding(furthest) ? "all compute the same step"
+                                                 : "not all compute the same step"))
+      .untimed("links", fmt::format("With {} and one server its link carries {} times the "
+                                    "gradients each way, once in a tree; with every rank a server "
+                                    "each link carries {:.3g} times, as in a ring (calculated).",
+                                    ranks, count - 1, 2.0 * (count - 1) / count))
       .table("What each scheme costs", {{"case", "scheme"},
                                         "time",
                                         speed_against("one-rank", "speed against one rank"),

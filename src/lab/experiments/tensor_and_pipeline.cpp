@@ -31,8 +31,8 @@ std::string max_bytes(const Results& results, const std::string& key) {
   return human_bytes(max_rank_bytes(results.at(key).workload()));
 }
 
-PipelineSpec pipeline_of(const Measurement& each) {
-  const ParallelConfig& parallel = each.workload().config.parallel;
+PipelineSpec pipeline_of(const Measurement& measured) {
+  const ParallelConfig& parallel = measured.workload().config.parallel;
   return {static_cast<int>(parallel.pipeline),
           parallel.micro_batches ? static_cast<int>(*parallel.micro_batches) : 1,
           parallel.schedule};
@@ -40,10 +40,10 @@ PipelineSpec pipeline_of(const Measurement& each) {
 
 /// What a stage of equally long passes waits; empty without stages.
 Column ideal_waits() {
-  return {"equal stages (calculated)", [](const Measurement& each) -> std::string {
-            return each.workload().config.parallel.pipeline == 1
+  return {"equal stages (calculated)", [](const Measurement& measured) -> std::string {
+            return measured.workload().config.parallel.pipeline == 1
                        ? ""
-                       : percent_text(ideal_bubble(pipeline_of(each)));
+                       : percent_text(ideal_bubble(pipeline_of(measured)));
           }};
 }
 
@@ -91,18 +91,19 @@ Findings tensor_findings(const Results& results) {
                        fmt::format("at batch {} with every layer shared by {}", batch, ranks),
                        words, key_at(fmt::format("against-{}", other), batch)});
     }
-    all.fact(key_at("sent", batch),
-             fmt::format("At batch {} a rank sends {} a step, activations and their gradients, if "
-                         "ranks share every layer, and {}, gradients of weights, if they share the "
-                         "batch (calculated).",
-                         batch, sent("tensor"), sent("ddp")));
+    all.untimed(
+        key_at("sent", batch),
+        fmt::format(
+            "At batch {} a rank sends {} a step, activations and their gradients, if ranks share "
+            "every layer, and {}, gradients of weights, if they share the batch (calculated).",
+            batch, sent("tensor"), sent("ddp")));
   }
   const std::int64_t batch = results.setting.batch_size;
   return all.compare(pairs)
-      .fact("memory", fmt::format("A rank needs {} if it has a part of every layer, {} if it has "
-                                  "them all (from the plan).",
-                                  max_bytes(results, key_at("tensor", batch)),
-                                  max_bytes(results, key_at("ddp", batch))))
+      .untimed("memory", fmt::format("A rank needs {} if it has a part of every layer, {} if it "
+                                     "has them all (from the plan).",
+                                     max_bytes(results, key_at("tensor", batch)),
+                                     max_bytes(results, key_at("ddp", batch))))
       .table(several_words(compared_with_one(results.setting), "rank", true) + " by batch",
              cut_columns())
       .phases()
@@ -139,16 +140,16 @@ std::vector<Case> pipeline_cases(const Setting& setting) {
 }
 
 /// The measured bubble beside that of equal stages, and 1F1B's beside GPipe's.
-void add_bubbles(FindingsOf& all, const Measurement& each, const Measurement& gpipe) {
-  const double ideal = ideal_bubble(pipeline_of(each));
+void add_bubbles(FindingsOf& all, const Measurement& measured, const Measurement& gpipe) {
+  const double ideal = ideal_bubble(pipeline_of(measured));
   const auto waits = [](const Measurement& of) { return percent_text(waiting_share(of)); };
-  const Estimate share = waiting_share(each);
+  const Estimate share = waiting_share(measured);
   all.judge("bubble", share, ideal,
             {"Stages wait longer than equal ones would",
              "Stages wait less than equal ones would, of a step with the optimizer's work besides",
              "Stages wait about as long as equal ones would"},
-            fmt::format("{} of a step in {}, and {} of equal stages (calculated)", waits(each),
-                        each.what().key, percent_text(ideal)));
+            fmt::format("{} of a step in {}, and {} of equal stages (calculated)", waits(measured),
+                        measured.what().key, percent_text(ideal)));
   const Estimate of_gpipe = waiting_share(gpipe);
   all.judge("bubbles",
             {share.median - of_gpipe.median, share.low - of_gpipe.high, share.high - of_gpipe.low},
@@ -156,7 +157,7 @@ void add_bubbles(FindingsOf& all, const Measurement& each, const Measurement& gp
             {"Stages wait longer with 1F1B, since they are not equal and messages take time",
              "Stages wait less with 1F1B, since they are not equal and messages take time",
              "Stages wait as long with both, as far as can be seen"},
-            fmt::format("{} of a step with GPipe and {} with 1F1B", waits(gpipe), waits(each)));
+            fmt::format("{} of a step with GPipe and {} with 1F1B", waits(gpipe), waits(measured)));
 }
 
 /// The passes of a stage in each schedule.
@@ -213,21 +214,21 @@ Findings pipeline_findings(const Results& results) {
                 {most, split, "with " + split, with_most, "zero-bubble"},
                 {gpipe, most, with_most, "with " + gpipe, "against-gpipe"}},
                {.as_family = false})
-      .fact("ideal-bubble",
-            fmt::format("Of equal stages it is {} of a step with naive, and {} with {} "
-                        "micro-batches (calculated).",
-                        percent_text(ideal_bubble(pipelines.front().second)),
-                        percent_text(ideal_bubble(spec)), spec.micro_batches))
-      .fact("memory", fmt::format("With {} a rank needs {} at most, with {} {}: it keeps the "
-                                  "activations of fewer micro-batches (from the plan).",
-                                  most, max_bytes(results, most), gpipe, max_bytes(results, gpipe)))
-      .fact("losses",
-            fmt::format("{}: the last losses differ from naive's by a share of {} at most.",
-                        is_rounding(furthest) ? "The schedule does not change the losses"
-                                              : "The schedule changes the losses",
-                        share_text(furthest)))
-      .fact("order", order_text())
-      .fact("equal-bubbles", equal_bubbles_text())
+      .untimed("ideal-bubble", fmt::format("Of equal stages it is {} of a step with naive, and {} "
+                                           "with {} micro-batches (calculated).",
+                                           percent_text(ideal_bubble(pipelines.front().second)),
+                                           percent_text(ideal_bubble(spec)), spec.micro_batches))
+      .untimed("memory",
+               fmt::format("With {} a rank needs {} at most, with {} {}: it keeps the activations "
+                           "of fewer micro-batches (from the plan).",
+                           most, max_bytes(results, most), gpipe, max_bytes(results, gpipe)))
+      .untimed("losses",
+               fmt::format("{}: the last losses differ from naive's by a share of {} at most.",
+                           is_rounding(furthest) ? "The schedule does not change the losses"
+                                                 : "The schedule changes the losses",
+                           share_text(furthest)))
+      .untimed("order", order_text())
+      .untimed("equal-bubbles", equal_bubbles_text())
       .table(several_words(spec.stages, "stage", true), cut_columns())
       .phases_of_ranks();
 }
@@ -277,15 +278,15 @@ std::vector<Hybrid> hybrids_of(const Setting& setting) {
 /// Without stages a rank has the whole model, and accumulates as many micro-steps.
 std::vector<Case> hybrid_cases(const Setting& setting) {
   std::vector<Case> cases;
-  for (const Hybrid& each : hybrids_of(setting)) {
+  for (const Hybrid& hybrid : hybrids_of(setting)) {
     const std::string options =
-        each.stages > 1 ? fmt::format("--pipeline {} --micro-batches {} --batch-size {}",
-                                      each.stages, each.micro_batches, each.batch_size)
-                        : fmt::format("--accumulate {} --batch-size {}", each.micro_batches,
-                                      each.batch_size / each.micro_batches);
+        hybrid.stages > 1 ? fmt::format("--pipeline {} --micro-batches {} --batch-size {}",
+                                        hybrid.stages, hybrid.micro_batches, hybrid.batch_size)
+                          : fmt::format("--accumulate {} --batch-size {}", hybrid.micro_batches,
+                                        hybrid.batch_size / hybrid.micro_batches);
     cases.push_back(
-        new_case(setting, each.key(),
-                 with(cut_workload(setting, each.copies * each.stages),
+        new_case(setting, hybrid.key(),
+                 with(cut_workload(setting, hybrid.copies * hybrid.stages),
                       fmt::format("--update separate --depth {} {}",
                                   std::max<std::int64_t>(setting.depth, kHybridSize), options))));
   }
@@ -293,7 +294,7 @@ std::vector<Case> hybrid_cases(const Setting& setting) {
 }
 
 /// Which ranks have which stage and which copy, and what they exchange when.
-void add_hybrid_facts(const Results& results, FindingsOf& all) {
+void add_hybrid(const Results& results, FindingsOf& all) {
   const Hybrid hybrid{.batch_size = hybrid_batch(results.setting)};
   const Workload& workload = results.at(hybrid.key()).workload();
   const Mesh mesh = mesh_of(workload);
@@ -312,27 +313,27 @@ void add_hybrid_facts(const Results& results, FindingsOf& all) {
     const auto* const sum = op_if<AllReduce>(node.op);
     sums += sum != nullptr && sum->axis == Axis::kData;
   }
-  all.fact("ranks", fmt::format("Of {}, {}, each of another copy: {} and {} are the first copy.",
-                                counted(mesh.ranks(), "rank"), list_text(stages), mesh.rank,
-                                mesh.ranks_on(Axis::kPipeline).back()));
-  all.fact("exchanges",
-           fmt::format("In a step of {} micro-batches a rank of stage 0 exchanges {} with the "
-                       "other stage of its copy, and {} with the other copy (counted in the "
-                       "program): gradients of the {} of a stage are summed once a step, in its "
-                       "last backward pass; stage {} begins while stage 0 still computes.",
-                       hybrid.micro_batches, counted(exchanges, "time"), counted(sums, "time"),
-                       counted(mesh.data, "rank"), mesh.with_rank(mesh.ranks() - 1).stage()));
+  all.untimed("ranks", fmt::format("Of {}, {}, each of another copy: {} and {} are the first copy.",
+                                   counted(mesh.ranks(), "rank"), list_text(stages), mesh.rank,
+                                   mesh.ranks_on(Axis::kPipeline).back()));
+  all.untimed("exchanges",
+              fmt::format("In a step of {} micro-batches a rank of stage 0 exchanges {} with the "
+                          "other stage of its copy, and {} with the other copy (counted in the "
+                          "program): gradients of the {} of a stage are summed once a step, in its "
+                          "last backward pass; stage {} begins while stage 0 still computes.",
+                          hybrid.micro_batches, counted(exchanges, "time"), counted(sums, "time"),
+                          counted(mesh.data, "rank"), mesh.with_rank(mesh.ranks() - 1).stage()));
 }
 
 Findings hybrid_findings(const Results& results) {
   const std::vector<Hybrid> hybrids = hybrids_of(results.setting);
   FindingsOf all(results);
-  add_hybrid_facts(results, all);
+  add_hybrid(results, all);
   if (!results.at(hybrids.front().key()).what().beyond_cores) {
     std::vector<std::string> keys, words;
-    for (const Hybrid& each : std::span(hybrids).first(kHybridMicroBatches.size())) {
-      keys.push_back(each.key());
-      words.push_back(counted(each.micro_batches, "micro-batch"));
+    for (const Hybrid& hybrid : std::span(hybrids).first(kHybridMicroBatches.size())) {
+      keys.push_back(hybrid.key());
+      words.push_back(counted(hybrid.micro_batches, "micro-batch"));
     }
     all.fastest("Fastest with two copies of two stages", keys, words);
   }
@@ -344,12 +345,12 @@ Findings hybrid_findings(const Results& results) {
   };
   all.compare({pair(1, 1, 1, 2), pair(2, 1, 2, 2), pair(1, 2, 2, 2)}, {.within_cores = true});
   if (all.comparisons().empty()) {
-    all.fact("not-compared", fmt::format("Two stages have too few {} here, so times are not "
-                                         "compared.",
-                                         units_word(results.setting)));
+    all.untimed("not-compared",
+                fmt::format("Two stages have too few {} here, so times are not compared.",
+                            units_word(results.setting)));
   }
   const auto number = [](std::int64_t (*of)(const Workload&)) {
-    return [=](const Measurement& each) { return std::to_string(of(each.workload())); };
+    return [=](const Measurement& measured) { return std::to_string(of(measured.workload())); };
   };
   return all
       .table("Copies of the model and their stages",
@@ -382,8 +383,8 @@ Experiment tensor_experiment() {
           "Is it faster to share every layer or the batch, at which batch, and why?",
           tensor_cases,
           tensor_findings,
-          "against-ddp-* against-one-rank-* sent-* memory simulated-* table "
-          "simulated-table phases-plot"};
+          "against-ddp-* against-one-rank-* sent-* memory simulated-* table simulated-table "
+          "phases-plot"};
 }
 
 Experiment pipeline_experiment() {
@@ -402,8 +403,8 @@ Experiment hybrid_experiment() {
           "What do two copies of two stages gain, with how many micro-batches?",
           hybrid_cases,
           hybrid_findings,
-          "fastest 1x2-against-1x1 2x2-against-2x1 2x2-against-1x2 ranks exchanges "
-          "simulated-* not-compared table simulated-table phases-plot"};
+          "fastest 1x2-against-1x1 2x2-against-2x1 2x2-against-1x2 ranks exchanges simulated-* "
+          "not-compared table simulated-table phases-plot"};
 }
 
 }  // namespace barestep

@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "core/json_document.h"
 #include "core/lookup.h"
-#include "core/real_number.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {

@@ -136,9 +136,9 @@ std::vector<PredictedRate> explored_rates(const Run& asked, const MachineCard& c
 std::optional<double> explored_serial_share(const std::vector<PredictedRate>& rates) {
   std::vector<SpeedUp> speed_ups;
   bool any_is_faster = false;
-  for (const PredictedRate& each : rates) {
-    if (each.ranks == 1) continue;
-    speed_ups.push_back({each.ranks, each.samples_per_s / rates.front().samples_per_s});
+  for (const PredictedRate& rate : rates) {
+    if (rate.ranks == 1) continue;
+    speed_ups.push_back({rate.ranks, rate.samples_per_s / rates.front().samples_per_s});
     any_is_faster = any_is_faster || speed_ups.back().factor > 1;
   }
   if (!any_is_faster) return std::nullopt;
@@ -149,14 +149,14 @@ std::optional<double> explored_serial_share(const std::vector<PredictedRate>& ra
 
 Answer answer_on_rates(const std::vector<PredictedRate>& rates) {
   Answer all = Answer::array();
-  for (const PredictedRate& each : rates) {
-    const double speed_up = each.samples_per_s / rates.front().samples_per_s;
-    all.push_back({{"ranks", each.ranks},
-                   {"step_s", each.step_s},
-                   {"samples_per_s", each.samples_per_s},
+  for (const PredictedRate& rate : rates) {
+    const double speed_up = rate.samples_per_s / rates.front().samples_per_s;
+    all.push_back({{"ranks", rate.ranks},
+                   {"step_s", rate.step_s},
+                   {"samples_per_s", rate.samples_per_s},
                    {"speed_up", speed_up},
-                   {"time", simulated_time(each.step_s)},
-                   {"rate", simulated_number(each.samples_per_s)},
+                   {"time", simulated_time(rate.step_s)},
+                   {"rate", simulated_number(rate.samples_per_s)},
                    {"factor", simulated_factor(speed_up)}});
   }
   return all;
@@ -169,12 +169,12 @@ Plot speed_up_plot(const Run& asked, const std::vector<PredictedRate>& rates) {
   PlotSeries amdahl{
       .name = fmt::format("Amdahl's law, serial share {}", percent_text(serial.value_or(0))),
       .style = SeriesStyle::kLine};
-  for (const PredictedRate& each : rates) {
+  for (const PredictedRate& rate : rates) {
     simulated.points.push_back(
-        plot_point(each.ranks, each.samples_per_s / rates.front().samples_per_s));
-    ideal.points.push_back(plot_point(each.ranks, each.ranks));
+        plot_point(rate.ranks, rate.samples_per_s / rates.front().samples_per_s));
+    ideal.points.push_back(plot_point(rate.ranks, rate.ranks));
     if (serial) {
-      amdahl.points.push_back(plot_point(each.ranks, amdahl_speed_up(*serial, each.ranks)));
+      amdahl.points.push_back(plot_point(rate.ranks, amdahl_speed_up(*serial, rate.ranks)));
     }
   }
   Plot plot{.title = "Simulated speed-up",

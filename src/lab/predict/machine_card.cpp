@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <variant>
 
@@ -70,9 +71,9 @@ OpSize size_of(const DeviceOp& op) {
 
 double op_s(const OpSize& size, std::span<const OpRate> rates) {
   std::map<double, std::map<double, double>> by_rows;  // all logarithms
-  for (const OpRate& each : rates) {
-    if (each.op != size.op) continue;
-    by_rows[std::log(each.rows)][std::log(each.width)] = std::log(each.rate);
+  for (const OpRate& rate : rates) {
+    if (rate.op != size.op) continue;
+    by_rows[std::log(rate.rows)][std::log(rate.width)] = std::log(rate.rate);
   }
   if (by_rows.empty() || size.work <= 0) return 0;
   std::map<double, double> at_width;
@@ -172,12 +173,8 @@ class CardReader {
   LinkRates link(const char* group, bool joins_ranks) {
     if (joins_ranks) (void)card_.at(group).at("all_reduce");  // refused if it is missing
     LinkRates rates{.latency_s = seconds(group, "latency_s"), .hop_s = seconds(group, "hop_s")};
-    if (has(group, "kernel_slowdown")) {
-      rates.kernel_slowdown = figure(
-          group, "kernel_slowdown",
-          [](const JsonValue& value) { return value.number(1, kMaxContention); },
-          [](double factor) { return fmt::format("{:.2f}x", factor); });
-    }
+    optional(group, "kernel_slowdown", 1, kMaxContention, rates.kernel_slowdown,
+             [](double factor) { return fmt::format("{:.2f}x", factor); });
     for (const auto& [name, to] : {std::pair{"link_bytes_per_s", &rates.link_bytes_per_s},
                                    {"copy_bytes_per_s", &rates.copy_bytes_per_s}}) {
       if (has(group, name)) *to = rate(group, name, "B/s");
@@ -187,6 +184,25 @@ class CardReader {
     }
     rates.ring = tables(group, "ring", ExchangeKind::kAllReduce);
     return rates;
+  }
+
+  /// A figure from `low` to `high` that a card need not have: then it stays as it is.
+  void optional(const char* group, const char* name, double low, double high, double& to,
+                const std::function<std::string(double)>& text) {
+    if (!has(group, name)) return;
+    const JsonValue figure = card_.at(group).at(name);
+    to = figure.at("value").number(low, high);
+    note(group, name, text(to), figure);
+  }
+
+  /// The same of a whole number.
+  template <class Whole>
+  void optional(const char* name, std::int64_t high, Whole& to,
+                const std::function<std::string(std::int64_t)>& text) {
+    if (!has("device", name)) return;
+    const JsonValue figure = card_.at("device").at(name);
+    to = static_cast<Whole>(figure.at("value").whole(1, high));
+    note("device", name, text(to), figure);
   }
 
   [[nodiscard]] bool has(const char* group, const char* name) const {
@@ -245,7 +261,7 @@ void state_load(const MachineLoad& load, const std::string& source,
   state("launch_s", time_text(load.launch_s));
   state("host_s", time_text(load.host_s));
   std::map<std::string, std::vector<double>> by_op;
-  for (const OpRate& each : load.rates) by_op[each.op].push_back(each.rate);
+  for (const OpRate& rate : load.rates) by_op[rate.op].push_back(rate.rate);
   for (const auto& [op, rates] : by_op) {
     const auto [min, max] = std::ranges::minmax(rates);
     const std::string_view unit = counts_flops(op) ? "FLOP/s" : "B/s";
@@ -287,21 +303,10 @@ MachineCard card_from(const JsonValue& from) {
                                  {"fp16_flops_per_s", &card.fp16_flops_per_s}}) {
     if (reader.has("device", name)) *to = reader.rate("device", name, "FLOP/s");
   }
-  if (reader.has("device", "bytes")) {
-    const auto bytes = [](const JsonValue& value) { return value.whole(1, kMaxDeviceBytes); };
-    card.device_bytes = reader.figure("device", "bytes", bytes, human_bytes);
-  }
-  if (reader.has("device", "multiprocessors")) {
-    const auto count = [](const JsonValue& value) { return value.whole(1, kMaxMultiprocessors); };
-    card.multiprocessors =
-        static_cast<int>(reader.figure("device", "multiprocessors", count,
-                                       [](std::int64_t value) { return std::to_string(value); }));
-  }
-  if (reader.has("device", "load_macs")) {
-    const auto macs = [](const JsonValue& value) { return value.number(0, kMaxLoadMacs); };
-    card.load_macs =
-        reader.figure("device", "load_macs", macs, [](double value) { return number_text(value); });
-  }
+  reader.optional("bytes", kMaxDeviceBytes, card.device_bytes, human_bytes);
+  reader.optional("multiprocessors", kMaxMultiprocessors, card.multiprocessors,
+                  [](std::int64_t count) { return std::to_string(count); });
+  reader.optional("device", "load_macs", 0, kMaxLoadMacs, card.load_macs, number_text);
   card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
   card.launch_s = reader.seconds("device", "launch_s");
   card.host_s = reader.seconds("device", "host_s");
@@ -329,7 +334,7 @@ struct ExchangeGroup {
   [[nodiscard]] const ExchangeTable& longest_table() const {
     return *std::ranges::max_element(
         rates.tables[ExchangeKind::kAllReduce], {},
-        [](const ExchangeTable& each) { return each.seconds_by_bytes.size(); });
+        [](const ExchangeTable& table) { return table.seconds_by_bytes.size(); });
   }
 };
 
@@ -427,18 +432,30 @@ json json_of(const LinkRates& rates, const char* source) {
   return all;
 }
 
-json json_of(const MachineLoad& load) {
+json measured_of(const MachineLoad& load) {
   json rates = json::array();
-  for (const OpRate& each : load.rates) {
-    rates.push_back({each.op, each.rows, each.width, each.rate});
+  for (const OpRate& rate : load.rates) {
+    rates.push_back({rate.op, rate.rows, rate.width, rate.rate});
   }
-  json all = {{"ranks", load.ranks},       {"threads", load.threads}, {"source", "measured here"},
-              {"launch_s", load.launch_s}, {"host_s", load.host_s},   {"rates", std::move(rates)}};
+  json all = {{"rates", std::move(rates)}};
+  bool exchanges = false;
   for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
     const SecondsByBytes& points = load.exchanges[exchange];
-    if (!points.empty()) all[std::string(name_of(exchange))] = points;
+    if (points.empty()) continue;
+    all[std::string(name_of(exchange))] = points;
+    exchanges = true;
   }
-  if (load.ranks > 1) all["contention"] = load.contention;
+  if (exchanges) all["contention"] = load.contention;
+  return all;
+}
+
+json json_of(const MachineLoad& load) {
+  json all = measured_of(load);
+  all.update({{"ranks", load.ranks},
+              {"threads", load.threads},
+              {"source", "measured here"},
+              {"launch_s", load.launch_s},
+              {"host_s", load.host_s}});
   return all;
 }
 
@@ -482,8 +499,8 @@ const MachineLoad* MachineCard::load_of(int ranks, int threads) const {
     if ((a.ranks <= ranks) != (b.ranks <= ranks)) return a.ranks <= ranks;
     return a.ranks <= ranks ? a.ranks > b.ranks : a.ranks < b.ranks;
   };
-  for (const MachineLoad& each : loads) {
-    if (best == nullptr || is_better(each, *best)) best = &each;
+  for (const MachineLoad& load : loads) {
+    if (best == nullptr || is_better(load, *best)) best = &load;
   }
   return best;
 }
@@ -506,6 +523,10 @@ std::string json_of(const MachineCard& card) {
   all["loads"] = json::array();
   for (const MachineLoad& load : card.loads) all["loads"].push_back(json_of(load));
   return all.dump(1) + "\n";
+}
+
+std::string measured_json(const MachineLoad& load) {
+  return measured_of(load).dump();
 }
 
 void read_measured(const JsonValue& from, MachineLoad& load) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -98,7 +97,9 @@ struct MachineLoad {
   double host_s = 0;
   std::vector<OpRate> rates{};
   EnumArray<ExchangeKind, SecondsByBytes> exchanges{};  // of all ranks; of each pair for exchanges
-  double contention = 1;                                // when computing and reducing at once
+  /// How much longer all-reduces and products take at once than one after the other, since ranks
+  /// that share cores with their communication wait for a turn. 1 with one rank.
+  double contention = 1;
 };
 
 /// A figure of a card in readable form, and its source.
@@ -155,8 +156,9 @@ std::filesystem::path card_file(const std::string& name_or_file);
 /// impossible.
 MachineCard load_card(const std::string& name_or_file);
 
-/// Fills in the figures of a load that its ranks measure: rates and, if there are several ranks,
-/// exchanges and contention. Throws Error(kBadData).
+/// The figures of a load that its ranks measure, as JSON on one line: rates and, if there are
+/// several ranks, exchanges and contention. Reading throws Error(kBadData).
+std::string measured_json(const MachineLoad& load);
 void read_measured(const JsonValue& from, MachineLoad& load);
 
 /// The contents of the card's file: load_card() restores the card from it, except `stated`.

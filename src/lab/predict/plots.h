@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "lab/predict/machine_card.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/report/findings.h"

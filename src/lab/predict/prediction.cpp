@@ -12,7 +12,6 @@
 #include <variant>
 
 #include "core/error.h"
-#include "core/statistics.h"
 #include "core/units.h"
 #include "lab/predict/simulator.h"
 #include "lab/report/findings.h"
@@ -79,7 +78,7 @@ std::string pays_from(Run asked, const MachineCard& card, const SearchedSizes& s
                   : fmt::format("at no {} up to {}", sizes.name, largest);
 }
 
-std::string pays_sentence(const Run& asked, const MachineCard& card) {
+std::string pays_text(const Run& asked, const MachineCard& card) {
   const int count = least_several(asked);
   const std::string several =
       (count == 2 ? "two" : std::to_string(count)) + " " + noun_for(2, noun_of(asked));
@@ -117,10 +116,10 @@ std::string counts_text(const std::vector<PredictedRate>& rates, std::string_vie
                         Holds holds) {
   std::vector<std::string> counts;
   int last = 0;
-  for (const PredictedRate& each : rates) {
-    if (!holds(each)) continue;
-    counts.push_back(std::to_string(each.ranks));
-    last = each.ranks;
+  for (const PredictedRate& rate : rates) {
+    if (!holds(rate)) continue;
+    counts.push_back(std::to_string(rate.ranks));
+    last = rate.ranks;
   }
   return fmt::format("{} {}", list_text(counts), noun_for(counts.size() > 1 ? 2 : last, noun));
 }
@@ -131,18 +130,18 @@ SimulatedStep predicted_step(const Run& asked, const MachineCard& card, int rank
   return predicted_run(run_on(asked, card, ranks), card);
 }
 
-std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& rates,
-                             std::string_view noun) {
+std::string fastest_text(double one_rank, const std::vector<PredictedRate>& rates,
+                         std::string_view noun) {
   const double best =
       std::ranges::max_element(rates, {}, &PredictedRate::samples_per_s)->samples_per_s;
-  const auto several = [](const PredictedRate& each) { return each.ranks > 1; };
+  const auto several = [](const PredictedRate& rate) { return rate.ranks > 1; };
   if (std::ranges::none_of(rates, several)) {
     return fmt::format("Simulated: one {} would train {} samples/s.", noun,
                        simulated_number(one_rank));
   }
   if (best > (1 + kTie) * one_rank) {
-    const auto wins = [&](const PredictedRate& each) {
-      return each.samples_per_s * (1 + kTie) >= best;
+    const auto wins = [&](const PredictedRate& rate) {
+      return rate.samples_per_s * (1 + kTie) >= best;
     };
     return fmt::format(
         "Simulated: {} would train fastest{}, {} samples/s{}.", counts_text(rates, noun, wins),
@@ -152,12 +151,12 @@ std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& 
             : fmt::format(", {} as many as one {}", simulated_factor(best / one_rank), noun));
   }
   std::vector<std::string> reached;
-  for (const PredictedRate& each : rates) {
-    if (!several(each)) continue;
-    const bool ties = each.samples_per_s * (1 + kTie) >= one_rank;
+  for (const PredictedRate& rate : rates) {
+    if (!several(rate)) continue;
+    const bool ties = rate.samples_per_s * (1 + kTie) >= one_rank;
     reached.push_back(fmt::format(
-        "{} reach {}", each.ranks,
-        ties ? "all of it within 1 %" : simulated_percent(each.samples_per_s / one_rank)));
+        "{} reach {}", rate.ranks,
+        ties ? "all of it within 1 %" : simulated_percent(rate.samples_per_s / one_rank)));
   }
   return fmt::format("Simulated: more {} do not help here: of the speed of one, {}.",
                      noun_for(2, noun), list_text(reached));
@@ -339,21 +338,21 @@ FindingTable steps_table(const Run& asked, const MachineCard& card,
 }
 
 /// What does not fit comes first, and is not among the fastest.
-std::vector<Finding> rate_sentences(const Run& asked, const MachineCard& card,
-                                    const std::vector<PredictedRate>& rates, double one_rate) {
+std::vector<Finding> rate_texts(const Run& asked, const MachineCard& card,
+                                const std::vector<PredictedRate>& rates, double one_rate) {
   std::vector<Finding> sentences;
   std::vector<PredictedRate> fitting;
-  for (const PredictedRate& each : rates) {
-    const std::string why = why_too_large(run_on(asked, card, each.ranks), card);
+  for (const PredictedRate& rate : rates) {
+    const std::string why = why_too_large(run_on(asked, card, rate.ranks), card);
     if (why.empty()) {
-      fitting.push_back(each);
+      fitting.push_back(rate);
     } else {
       sentences.emplace_back(
           fmt::format("Does not fit: {}. Its times are those of enough memory.", why));
     }
   }
   if (!fitting.empty()) {
-    sentences.push_back(fastest_sentence(one_rate, fitting, noun_of(asked)));
+    sentences.push_back(fastest_text(one_rate, fitting, noun_of(asked)));
   }
   return sentences;
 }
@@ -374,7 +373,7 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
     const double rate = samples_per_s(run, steps.back().second.step_s);
     rates.push_back({count, rate, steps.back().second.step_s});
   }
-  Findings findings{.timed = rate_sentences(asked, card, rates, compared_rate),
+  Findings findings{.timed = rate_texts(asked, card, rates, compared_rate),
                     .tables = {steps_table(asked, card, steps, compared_rate)}};
   if (steps.back().first > 1) {
     const auto& [count, step] = steps.back();
@@ -387,12 +386,12 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
   }
   // If the slow rank has a higher number, a run with two ranks does not include it.
   if (const auto& slow = asked.config.injected.slow_rank; !slow || slow->rank < 2) {
-    findings.timed.push_back("Simulated: " + pays_sentence(asked, card));
+    findings.timed.push_back("Simulated: " + pays_text(asked, card));
   }
-  for (FindingTable& each :
+  for (FindingTable& table :
        std::array{stages_table(asked, card, steps), communication_table(asked, card, ranks),
                   products_table(asked, card, ranks)}) {
-    if (!each.rows.empty()) findings.tables.push_back(std::move(each));
+    if (!table.rows.empty()) findings.tables.push_back(std::move(table));
   }
   return findings;
 }

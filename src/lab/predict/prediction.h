@@ -1,9 +1,6 @@
 // Predictions for a machine card: scaling over ranks, the batch or width from which ranks pay off.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,8 +32,8 @@ std::string cost_of_sharing(const Run& one, const StepAccount& one_step, const R
 
 /// Which of `rates` is fastest, compared with one rank; 0 if the model does not fit on one. If none
 /// is faster, how fast each is. Differences within 1 % are reported as a tie. `noun` names a rank.
-std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& rates,
-                             std::string_view noun);
+std::string fastest_text(double one_rank, const std::vector<PredictedRate>& rates,
+                         std::string_view noun);
 
 /// A row for each number of ranks. In words: which is fastest, what costs the most where none is,
 /// and the least batch and width, by doubling, from which two ranks are faster than one, or as many

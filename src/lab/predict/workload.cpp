@@ -8,7 +8,6 @@
 #include "core/index.h"
 #include "core/plan.h"
 #include "options/options.h"
-#include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "train/memory_check.h"
@@ -94,9 +93,9 @@ WorkloadPrograms::WorkloadPrograms(const Run& run, int rank) {
   scheme_ = scheme_of(config, {.devices = run.ranks, .adds_by_pieces = run.on_gpu});
   StepSpec spec = spec_of(resolved, rank);
   mesh_ = run.has_ranks() ? spec.mesh : mesh_of(run);
-  if (config.data.kind != DataKind::kRandn) spec.train_rows = run.data_rows;
+  if (config.data.kind != DataKind::kRandn) spec.input.train_rows = run.data_rows;
   if (config.training.evaluate_only) {
-    spec.train_rows = config.data.batch_size;
+    spec.input.train_rows = config.data.batch_size;
     spec = evaluation_spec_of(spec);
   }
   steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());

@@ -31,8 +31,8 @@ bool is_within(const Estimate& ratio, double margin) {
 }
 
 /// The interval lies on one side of 1, and only the number of comparisons prevents the word.
-std::string chance_sentence(const Comparison& comparison, const std::string& b,
-                            const std::string& a, const std::string& noun) {
+std::string chance_text(const Comparison& comparison, const std::string& b, const std::string& a,
+                        const std::string& noun) {
   const bool faster = comparison.ratio.high < 1;
   const std::size_t rounds =
       faster ? comparison.faster_rounds : comparison.rounds - comparison.faster_rounds;
@@ -90,8 +90,8 @@ std::string too_few_text(std::size_t comparisons) {
 }
 
 std::string too_few_of(std::span<const Comparison> family) {
-  for (const Comparison& each : family) {
-    if (each.word == Word::kTooFewStarts) return too_few_text(each.compared);
+  for (const Comparison& comparison : family) {
+    if (comparison.word == Word::kTooFewStarts) return too_few_text(comparison.compared);
   }
   return "";
 }
@@ -127,15 +127,14 @@ std::vector<Comparison> compare(const Series& reference, std::span<const Series>
   for (const Series& other : others) {
     const std::vector<double> differences =
         by_round(other.seconds, reference.seconds, std::minus<double>());
-    const auto faster = std::ranges::count_if(differences, [](double each) { return each < 0; });
-    all.push_back(
-        {.a = reference.key,
-         .b = other.key,
-         .ratio = estimate_by_round(other.seconds, reference.seconds, std::divides<double>()),
-         .p = sign_test_p(differences),
-         .rounds = differences.size(),
-         .faster_rounds = static_cast<std::size_t>(faster),
-         .margin = margin});
+    const auto faster = std::ranges::count_if(differences, [](double value) { return value < 0; });
+    all.push_back({.a = reference.key,
+                   .b = other.key,
+                   .ratio = ratio_by_round(other.seconds, reference.seconds),
+                   .p = sign_test_p(differences),
+                   .rounds = differences.size(),
+                   .faster_rounds = static_cast<std::size_t>(faster),
+                   .margin = margin});
   }
   adjust_together(all);
   return all;
@@ -143,7 +142,7 @@ std::vector<Comparison> compare(const Series& reference, std::span<const Series>
 
 void adjust_together(std::span<Comparison> comparisons) {
   std::vector<double> p;
-  for (const Comparison& each : comparisons) p.push_back(each.p);
+  for (const Comparison& comparison : comparisons) p.push_back(comparison.p);
   const std::vector<double> adjusted = holm_adjusted(p);
   for (std::size_t i = 0; i < comparisons.size(); ++i) {
     Comparison& each = comparisons[i];
@@ -160,8 +159,8 @@ Comparison compare(const Series& a, const Series& b, double margin) {
   return compare(a, std::span(&b, 1), margin).front();
 }
 
-std::string sentence_of(const Comparison& comparison, const std::string& b, const std::string& a,
-                        const std::string& noun) {
+std::string text_of(const Comparison& comparison, const std::string& b, const std::string& a,
+                    const std::string& noun) {
   const Estimate& ratio = comparison.ratio;
   const std::string small =
       is_within(ratio, comparison.margin) ? ", a small difference"
@@ -184,7 +183,7 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
     default:
       break;
   }
-  if (ratio.high < 1 || ratio.low > 1) return chance_sentence(comparison, b, a, noun);
+  if (ratio.high < 1 || ratio.low > 1) return chance_text(comparison, b, a, noun);
   return fmt::format(
       "A {} {} and a {} {} are indistinguishable: the difference lies between {} and {} time.",
       noun, b, noun, a, more_text(ratio.low), more_text(ratio.high));
@@ -193,7 +192,7 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
 Fastest fastest_of(std::span<const Series> all, double margin) {
   BARESTEP_REQUIRE(!all.empty(), "the fastest needs a candidate");
   const auto best = std::ranges::min_element(
-      all, {}, [](const Series& each) { return estimate_of(each.seconds).median; });
+      all, {}, [](const Series& series) { return estimate_of(series.seconds).median; });
   Fastest fastest{.place = static_cast<std::size_t>(best - all.begin())};
   fastest.ties.push_back(fastest.place);
   std::vector<Series> others;
@@ -221,17 +220,15 @@ std::string by_side(Word side, std::string above, std::string below, std::string
 
 LargestPart largest_of(std::span<const PartSeries> parts, std::span<const double> whole) {
   BARESTEP_REQUIRE(!parts.empty(), "the largest needs a part");
-  const auto share_of = [&](const PartSeries& each) {
-    return estimate_by_round(each.values, whole, std::divides<double>());
-  };
+  const auto share_of = [&](const PartSeries& part) { return ratio_by_round(part.values, whole); };
   const auto first = std::ranges::max_element(
-      parts, {}, [&](const PartSeries& each) { return share_of(each).median; });
+      parts, {}, [&](const PartSeries& part) { return share_of(part).median; });
   LargestPart largest{.names = {first->name}, .share = share_of(*first)};
-  for (const PartSeries& each : parts) {
-    if (&each == &*first) continue;
-    const auto ahead = by_round(by_round(first->values, each.values, std::minus<double>()), whole,
+  for (const PartSeries& part : parts) {
+    if (&part == &*first) continue;
+    const auto ahead = by_round(by_round(first->values, part.values, std::minus<double>()), whole,
                                 std::divides<double>());
-    if (side_of(estimate_of(ahead), 0) != Word::kAbove) largest.names.push_back(each.name);
+    if (side_of(estimate_of(ahead), 0) != Word::kAbove) largest.names.push_back(part.name);
   }
   return largest;
 }

@@ -60,6 +60,9 @@ Estimate estimate_by_round(std::span<const double> a, std::span<const double> b,
   const Estimate of_b = estimate_of(b.first(rounds.size()));
   return around(op(of_a.median, of_b.median), estimate_of(rounds));
 }
+inline Estimate ratio_by_round(std::span<const double> a, std::span<const double> b) {
+  return estimate_by_round(a, b, std::divides<double>());
+}
 
 /// The same for a figure that follows from any number of others: `op` takes one value of each.
 Estimate estimate_by_round(std::span<const std::vector<double>> figures,
@@ -114,8 +117,8 @@ std::string too_few_of(std::span<const Comparison> family);
 /// A sentence. `b` and `a` describe the conditions of a step, or of another `noun`, in lower case:
 /// "with two ranks", "with one rank" give "With two ranks a step is faster than with one rank:
 /// 1.85x (1.80x to 1.91x) as fast."
-std::string sentence_of(const Comparison& comparison, const std::string& b, const std::string& a,
-                        const std::string& noun = "step");
+std::string text_of(const Comparison& comparison, const std::string& b, const std::string& a,
+                    const std::string& noun = "step");
 
 /// The fastest of several, and those that cannot be distinguished from it.
 struct Fastest {

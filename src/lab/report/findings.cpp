@@ -28,8 +28,8 @@ std::string in_two_digits(double value, const Text& text) {
 template <class Text>
 std::string interval_text(const Estimate& estimate, const Text& text) {
   if (!estimate.has_interval()) return text(estimate.median);
-  const auto shown = [&](double each) {
-    return is_certain(estimate) ? text(each) : in_two_digits(each, text);
+  const auto shown = [&](double value) {
+    return is_certain(estimate) ? text(value) : in_two_digits(value, text);
   };
   return fmt::format("{} ({} to {})", shown(estimate.median), shown(estimate.low),
                      shown(estimate.high));
@@ -39,7 +39,7 @@ std::string interval_text(const Estimate& estimate, const Text& text) {
 
 std::vector<std::string> texts_of(const std::vector<Finding>& findings) {
   std::vector<std::string> texts;
-  for (const Finding& each : findings) texts.push_back(each.text);
+  for (const Finding& finding : findings) texts.push_back(finding.text);
   return texts;
 }
 
@@ -70,11 +70,11 @@ std::string text_of(const std::vector<std::string>& sentences, const Findings& f
 }
 
 std::string time_text(const Estimate& seconds) {
-  return interval_text(seconds, [](double each) { return time_text(each); });
+  return interval_text(seconds, [](double value) { return time_text(value); });
 }
 
 std::string seconds_text(const Estimate& seconds) {
-  return interval_text(seconds, [](double each) { return seconds_text(each); });
+  return interval_text(seconds, [](double value) { return seconds_text(value); });
 }
 
 std::string if_certain(const Estimate& seconds, std::string sentence) {
@@ -89,21 +89,21 @@ std::string factor_text(double factor) {
 
 std::string factor_text(const Estimate& factor) {
   const bool is_on_a_side = factor.low > 1 || factor.high < 1;
-  return interval_text(factor, [=](double each) {
-    std::string text = factor_text(each);
+  return interval_text(factor, [=](double value) {
+    std::string text = factor_text(value);
     for (int digits = 3; is_on_a_side && digits < 9 && std::stod(text) == 1; ++digits) {
-      text = fmt::format("{:.{}f}x", each, digits);
+      text = fmt::format("{:.{}f}x", value, digits);
     }
     return text;
   });
 }
 
 std::string percent_text(const Estimate& share) {
-  return interval_text(share, [](double each) { return percent_text(each); });
+  return interval_text(share, [](double value) { return percent_text(value); });
 }
 
 std::string simulated_time(double seconds) {
-  return in_two_digits(seconds, [](double each) { return time_text(each); });
+  return in_two_digits(seconds, [](double value) { return time_text(value); });
 }
 
 std::string simulated_number(double number) {
@@ -111,11 +111,11 @@ std::string simulated_number(double number) {
 }
 
 std::string simulated_percent(double share) {
-  return in_two_digits(share, [](double each) { return percent_text(each); });
+  return in_two_digits(share, [](double value) { return percent_text(value); });
 }
 
 std::string simulated_factor(double factor) {
-  return in_two_digits(factor, [](double each) { return factor_text(each); });
+  return in_two_digits(factor, [](double value) { return factor_text(value); });
 }
 
 std::string list_text(const std::vector<std::string>& items) {

@@ -68,8 +68,8 @@ Estimate reciprocal(const Estimate& estimate, double scale) {
 }
 
 double sign_test_p(std::span<const double> differences) {
-  const auto above = std::ranges::count_if(differences, [](double each) { return each >= 0; });
-  const auto below = std::ranges::count_if(differences, [](double each) { return each <= 0; });
+  const auto above = std::ranges::count_if(differences, [](double value) { return value >= 0; });
+  const auto below = std::ranges::count_if(differences, [](double value) { return value <= 0; });
   const auto lesser = static_cast<std::size_t>(std::min(above, below));
   return std::min(1.0, 2 * binomial_below(differences.size(), lesser));
 }
@@ -100,7 +100,7 @@ std::size_t warmup_length(std::span<const std::vector<double>> starts) {
       excess.push_back(
           std::log(median(all.subspan(warmup, kWindow)) / median(all.subspan(all.size() / 2))));
     }
-    const auto slower = std::ranges::count_if(excess, [](double each) { return each > 0; });
+    const auto slower = std::ranges::count_if(excess, [](double value) { return value > 0; });
     const bool is_warmup =
         agree(static_cast<std::size_t>(slower), starts.size()) && median(excess) > kSlower;
     if (!is_warmup) break;
@@ -121,7 +121,7 @@ double drift_of(std::span<const std::vector<double>> starts) {
   }
   const double typical = median(change);
   const auto same = std::ranges::count_if(
-      change, [&](double each) { return (each > 0) == (typical > 0) && each != 0; });
+      change, [&](double value) { return (value > 0) == (typical > 0) && value != 0; });
   const double share = std::exp(typical) - 1;
   const bool drifts =
       agree(static_cast<std::size_t>(same), starts.size()) && std::abs(share) > kNotable;
@@ -159,9 +159,9 @@ double serial_fraction(std::span<const SpeedUp> speed_ups) {
   BARESTEP_REQUIRE(!speed_ups.empty(), "a serial fraction needs a speed-up");
   // t - 1/n = s (1 - 1/n) is a line through the origin.
   double xy = 0, xx = 0;
-  for (const SpeedUp& each : speed_ups) {
-    const double x = 1 - 1.0 / each.ranks;
-    xy += x * (1 / each.factor - 1.0 / each.ranks);
+  for (const SpeedUp& gain : speed_ups) {
+    const double x = 1 - 1.0 / gain.ranks;
+    xy += x * (1 / gain.factor - 1.0 / gain.ranks);
     xx += x * x;
   }
   return xy / xx;

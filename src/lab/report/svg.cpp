@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <initializer_list>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -213,7 +214,7 @@ class Drawing {
     const std::size_t count = plot_.series.size();
     if (!has_words_ || (count < 2 && !has_hollow_points())) return;
     std::vector<std::size_t> order(count);
-    for (std::size_t i = 0; i < count; ++i) order[i] = i;
+    std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, {},
                              [&](std::size_t i) { return rank_of_part(plot_.series[i].name); });
     if (has_hollow_points()) order.push_back(count);
@@ -510,12 +511,10 @@ class Drawing {
   void draw_limit() {
     if (!plot_.limit) return;
     const double at = values_.at(plot_.limit->value);
-    const double x = has_rows_ ? at : left_, y = has_rows_ ? top_ : at;
-    body_ += fmt::format(
-        R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="bs-error bs-dashed"/>)", x,
-        y, has_rows_ ? at : right_, has_rows_ ? bottom_ : at);
-    if (has_words_)
-      body_ += label(has_rows_ ? x : right_, y - 4, "end", plot_.limit->name, "bs-small");
+    const double right = has_rows_ ? at : right_, top = has_rows_ ? top_ : at;
+    body_ +=
+        line(has_rows_ ? at : left_, top, right, has_rows_ ? bottom_ : at, "bs-error bs-dashed");
+    if (has_words_) body_ += label(right, top - 4, "end", plot_.limit->name, "bs-small");
   }
 
   void draw_timeline() {
@@ -555,10 +554,6 @@ class Drawing {
   std::string body_;
 };
 
-}  // namespace
-
-namespace {
-
 /// Rules for the classes of plots.
 std::string style_sheet() {
   std::string style = R"(.bs-plot{max-width:720px;width:100%}
@@ -594,23 +589,15 @@ std::vector<double> round_marks(double low, double high, int count) {
 }
 
 std::string xml_text(std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>\"";
+  constexpr std::array kEscapes = {"&amp;", "&lt;", "&gt;", "&quot;"};
   std::string safe;
-  for (const char each : text) {
-    switch (each) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        safe += each;
+  for (const char c : text) {
+    const std::size_t special = kSpecial.find(c);
+    if (special < kEscapes.size()) {
+      safe += kEscapes.at(special);
+    } else {
+      safe += c;
     }
   }
   return safe;

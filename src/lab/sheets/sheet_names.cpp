@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/text_table.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "options/option_values.h"
 
 namespace barestep {
@@ -45,8 +45,8 @@ std::optional<FoundCase> case_of(const Experiment& experiment, std::string_view 
 std::vector<std::string> case_keys(const Experiment& experiment) {
   std::vector<std::string> keys;
   for (const Setting& setting : sheet_settings(false)) {
-    for (const Case& each : experiment.cases(setting)) {
-      if (std::ranges::find(keys, each.key) == keys.end()) keys.push_back(each.key);
+    for (const Case& what : experiment.cases(setting)) {
+      if (std::ranges::find(keys, what.key) == keys.end()) keys.push_back(what.key);
     }
   }
   return keys;
@@ -54,7 +54,7 @@ std::vector<std::string> case_keys(const Experiment& experiment) {
 
 const Experiment* experiment_named(std::string_view name) {
   const auto found = std::ranges::find_if(
-      experiments(), [&](const Experiment& each) { return name == each.name; });
+      experiments(), [&](const Experiment& experiment) { return name == experiment.name; });
   return found == experiments().end() ? nullptr : &*found;
 }
 
@@ -62,7 +62,7 @@ std::string measured_text(const SheetRuns& runs, const Experiment& experiment,
                           const std::string& key, const Figure& figure) {
   const Results& results = runs.section(experiment.name).results;
   const auto found = std::ranges::find_if(
-      results.cases, [&](const Measurement& each) { return each.what().key == key; });
+      results.cases, [&](const Measurement& measured) { return measured.what().key == key; });
   return found == results.cases.end() ? std::string(kNotRun) : figure.text({results, *found});
 }
 
@@ -148,8 +148,8 @@ Setting SheetRuns::setting() const {
 }
 
 const ReportSection& SheetRuns::section(std::string_view experiment) const {
-  const auto found = std::ranges::find_if(report_.sections, [&](const ReportSection& each) {
-    return experiment == each.experiment->name;
+  const auto found = std::ranges::find_if(report_.sections, [&](const ReportSection& section) {
+    return experiment == section.experiment->name;
   });
   BARESTEP_REQUIRE(found != report_.sections.end(),
                    "a sheet asks for an experiment that was not measured");
@@ -180,8 +180,8 @@ std::optional<SheetName> sheet_name(std::string_view written) {
   std::string hyphened(written);
   std::ranges::replace(hyphened, '_', '-');
   std::string_view name = hyphened;
-  for (const SheetName& each : sheet_notes()) {
-    if (each.name == name) return each;
+  for (const SheetName& known : sheet_notes()) {
+    if (known.name == name) return known;
   }
   const bool is_simulated = name.starts_with(kSimulated);
   if (is_simulated) name.remove_prefix(kSimulated.size());
@@ -198,7 +198,7 @@ namespace {
 
 std::vector<std::string> all_sheet_names() {
   std::vector<std::string> all;
-  for (const SheetName& each : sheet_notes()) all.push_back(each.name);
+  for (const SheetName& known : sheet_notes()) all.push_back(known.name);
   for (const Experiment& experiment : experiments()) {
     for (const std::string_view name : split(experiment.names, " ")) {
       if (name.find('*') == std::string_view::npos) {
@@ -207,8 +207,8 @@ std::vector<std::string> all_sheet_names() {
     }
     for (const std::string& key : case_keys(experiment)) {
       all.push_back(fmt::format("{}.{}", experiment.name, key));
-      for (const Figure& each : figures()) {
-        all.push_back(fmt::format("{}.{}.{}", experiment.name, key, each.name));
+      for (const Figure& figure : figures()) {
+        all.push_back(fmt::format("{}.{}.{}", experiment.name, key, figure.name));
         all.push_back(std::string(kSimulated) + all.back());
       }
     }
@@ -224,7 +224,7 @@ std::string with_whole_experiment(std::string_view name) {
   const std::size_t dot = name.find('.');
   if (dot == std::string_view::npos) return "";
   std::vector<std::string_view> experiment_names;
-  for (const Experiment& each : experiments()) experiment_names.emplace_back(each.name);
+  for (const Experiment& experiment : experiments()) experiment_names.emplace_back(experiment.name);
   const std::string_view experiment = nearest(name.substr(0, dot), experiment_names);
   return experiment.empty() ? "" : fmt::format("{}{}{}", front, experiment, name.substr(dot));
 }
@@ -240,21 +240,20 @@ std::string nearest_sheet_name(std::string_view name) {
 
 std::string sheet_names_text() {
   TextTable notes({{"name"}, {"what it stands for"}});
-  for (const SheetName& each : sheet_notes()) notes.add_row({each.name, each.about});
+  for (const SheetName& known : sheet_notes()) notes.add_row({known.name, known.about});
   TextTable of_cases({{"figure"}, {"what it stands for"}});
-  for (const Figure& each : figures()) of_cases.add_row({each.name, each.about});
+  for (const Figure& figure : figures()) of_cases.add_row({figure.name, figure.about});
   TextTable findings({{"experiment"}, {"findings"}}), cases({{"experiment"}, {"cases"}});
-  for (const Experiment& each : experiments()) {
-    if (each.needs_pytorch()) continue;
-    findings.add_row({each.name, each.names});
-    cases.add_row({each.name, fmt::format("{}", fmt::join(case_keys(each), ", "))});
+  for (const Experiment& experiment : experiments()) {
+    if (experiment.needs_pytorch()) continue;
+    findings.add_row({experiment.name, experiment.names});
+    cases.add_row({experiment.name, fmt::format("{}", fmt::join(case_keys(experiment), ", "))});
   }
   return fmt::format(
       "In a sheet, {{{{name}}}} stands for a sentence or a "
-      "table:\n\n{}\n{{{{EXPERIMENT.FINDING}}}} "
-      "is what an experiment found, and {{{{EXPERIMENT.CASE}}}} what it says of a case (a star "
-      "stands for numbers and cases):\n\n{}\n{{{{EXPERIMENT.CASE.FIGURE}}}} is a figure of a case, "
-      "and "
+      "table:\n\n{}\n{{{{EXPERIMENT.FINDING}}}} is what an experiment found, and "
+      "{{{{EXPERIMENT.CASE}}}} what it says of a case (a star stands for numbers and "
+      "cases):\n\n{}\n{{{{EXPERIMENT.CASE.FIGURE}}}} is a figure of a case, and "
       "{{{{simulated.EXPERIMENT.CASE.FIGURE}}}} that of the GPUs of --machine:\n\n{}\n{}",
       notes.text(2), findings.text(2), of_cases.text(2), cases.text(2));
 }

@@ -2,8 +2,11 @@
 // follows from the card of the GPUs alone.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <ranges>
+
 #include "core/units.h"
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 #include "lab/predict/asked_run.h"
 #include "lab/sheets/sheet_names.h"
 
@@ -46,12 +49,11 @@ std::string size_note(const SheetRuns& runs) {
   text += fmt::format(
       " A speed-up is against the same work with the same options on one rank or device: measured "
       "against measured, simulated against simulated. Columns headed \"Simulated\" are the "
-      "course's "
-      "size on {}: calculated by mlp_lab's simulator, not measured. {}",
+      "course's size on {}: calculated by mlp_lab's simulator, not measured. {}",
       runs.gpus().name, error_note(runs.gpus()));
   std::vector<std::string> unknown;
-  for (const Precision each : {Precision::kTf32, Precision::kBf16, Precision::kFp16}) {
-    if (!has_rate(runs.gpus(), each)) unknown.emplace_back(name_of(each));
+  for (const Precision precision : {Precision::kTf32, Precision::kBf16, Precision::kFp16}) {
+    if (!has_rate(runs.gpus(), precision)) unknown.emplace_back(name_of(precision));
   }
   if (unknown.empty()) return text;
   return text +
@@ -74,12 +76,10 @@ double products_of_layer_s(const MachineCard& card, std::int64_t width, std::int
 /// all-reduce of its gradients.
 std::int64_t computing_from(const MachineCard& card, std::int64_t width) {
   const double reduce_s = all_reduce_s(card, 4 * static_cast<double>(width * width), 2);
-  std::int64_t too_few = 0, enough = 1 << 20;  // rows of each
-  while (enough - too_few > 1) {
-    const std::int64_t rows = (too_few + enough) / 2;
-    (products_of_layer_s(card, width, rows) > reduce_s ? enough : too_few) = rows;
-  }
-  return 2 * enough;
+  const auto is_too_few = [&](std::int64_t rows) {
+    return products_of_layer_s(card, width, rows) <= reduce_s;
+  };
+  return 2 * *std::ranges::partition_point(std::views::iota(1, 1 << 20), is_too_few);
 }
 
 std::string bottleneck_note(const SheetRuns& runs) {

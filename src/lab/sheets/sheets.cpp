@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <tuple>
 
@@ -38,10 +37,6 @@ bool has_name(std::string_view text) {
 
 std::filesystem::path sheets_folder() {
   return installed_file(BARESTEP_LAB, "sheets");
-}
-
-std::filesystem::path file_of_sheet(const std::string& name) {
-  return sheets_folder() / (name + ".md");
 }
 
 [[noreturn]] void refuse_name(const Sheet& sheet, std::string_view name) {
@@ -242,7 +237,8 @@ std::string task_command(const Sheet& sheet, std::span<const std::vector<std::st
     task.text += block_text(block);
   }
   std::string names;
-  for (const Experiment* const each : experiments_of(task)) names += fmt::format(" {}", each->name);
+  for (const Experiment* const experiment : experiments_of(task))
+    names += fmt::format(" {}", experiment->name);
   return names.empty() ? "" : fmt::format("To measure: `build/mlp_lab run{}`\n\n", names);
 }
 
@@ -259,22 +255,8 @@ std::vector<std::string> sheet_names() {
 }
 
 Sheet load_sheet(const std::string& name_or_file) {
-  const bool is_file = name_or_file.ends_with(".md");
-  if (!is_file && !std::filesystem::exists(file_of_sheet(name_or_file))) {
-    const std::vector<std::string> names = sheet_names();
-    require_installed("sheet", name_or_file, sheets_folder(), names);
-    const std::vector<std::string_view> views(names.begin(), names.end());
-    const std::string near(nearest(name_or_file, views));
-    fail(ExitCode::kUsage,
-         {.what = "sheet",
-          .value = name_or_file,
-          .why = "no sheet has this name",
-          .remedy = near.empty()
-                        ? fmt::format("name one of {}, or a file in .md", fmt::join(names, ", "))
-                        : fmt::format("did you mean '{}'? a file's name ends in .md", near)});
-  }
   const std::filesystem::path path =
-      is_file ? std::filesystem::path(name_or_file) : file_of_sheet(name_or_file);
+      given_or_installed("sheet", name_or_file, sheets_folder(), sheet_names(), ".md");
   Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMaxSheetBytes)};
   require_form(sheet);
   filled_template(sheet.text, [&](std::string_view name) {

@@ -1,7 +1,6 @@
 #include "lab/study/experiment.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -45,7 +44,7 @@ std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
   std::minstd_rand random(seed);
   std::vector<float> numbers(static_cast<std::size_t>(count));
   const auto range = static_cast<float>(std::minstd_rand::max());
-  for (float& each : numbers) each = 2 * (static_cast<float>(random()) / range) - 1;
+  for (float& value : numbers) value = 2 * (static_cast<float>(random()) / range) - 1;
   return numbers;
 }
 
@@ -168,15 +167,16 @@ Case new_case(const Setting& setting, std::string key, Workload workload) {
 }
 
 const Measurement& Results::at(std::string_view key) const {
-  const auto found =
-      std::ranges::find_if(cases, [&](const Measurement& each) { return each.what().key == key; });
+  const auto found = std::ranges::find_if(
+      cases, [&](const Measurement& measured) { return measured.what().key == key; });
   BARESTEP_REQUIRE(found != cases.end(), "an experiment asks for a case that it does not have");
   return *found;
 }
 
 std::size_t Results::rounds() const {
   BARESTEP_REQUIRE(!cases.empty(), "an experiment has no case");
-  return std::ranges::min(cases, {}, [](const Measurement& each) { return each.starts().size(); })
+  return std::ranges::min(cases, {},
+                          [](const Measurement& measured) { return measured.starts().size(); })
       .starts()
       .size();
 }
@@ -206,8 +206,8 @@ std::vector<Comparison> Results::compare(std::string_view reference,
 
 std::string trouble_of(const Results& results) {
   std::vector<std::string> reasons;
-  for (const Measurement& each : results.cases) {
-    if (const std::string why = each.trouble(); !why.empty()) reasons.push_back(why);
+  for (const Measurement& measured : results.cases) {
+    if (const std::string why = measured.trouble(); !why.empty()) reasons.push_back(why);
   }
   if (!reasons.empty()) {
     const std::string rest =
@@ -264,9 +264,9 @@ std::string ranks_text(const Workload& workload) {
   return counted(workload.ranks, workload.has_ranks() ? "rank" : "device");
 }
 
-std::string deviation_text(const Measurement& each) {
-  return fmt::format("{} ({})", time_text(estimate_of(each.deviation_s_by_start()).median),
-                     percent_text(estimate_of(each.variation_by_start()).median));
+std::string deviation_text(const Measurement& measured) {
+  return fmt::format("{} ({})", time_text(estimate_of(measured.deviation_s_by_start()).median),
+                     percent_text(estimate_of(measured.variation_by_start()).median));
 }
 
 }  // namespace barestep

@@ -142,6 +142,6 @@ std::string units_text(const Setting& setting);
 std::string ranks_text(const Workload& workload);
 
 /// "1.20 ms (4.0 %)": the standard deviation of the steps of a start, and of their mean.
-std::string deviation_text(const Measurement& each);
+std::string deviation_text(const Measurement& measured);
 
 }  // namespace barestep

@@ -1,7 +1,6 @@
 #include "lab/study/measured_card.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -63,15 +62,6 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine
 }
 
 namespace {
-
-/// What one rank measures of its device and its links while all ranks do the same.
-struct RankRates {
-  std::vector<OpRate> rates{};
-  EnumArray<ExchangeKind, SecondsByBytes> exchanges{};  // empty with one rank
-  /// How much longer all-reduces and products take at once than one after the other, since ranks
-  /// that share cores with their communication wait for a turn. 1 with one rank.
-  double contention = 1;
-};
 
 /// Numbers of fp32 that ops are measured on: more than caches hold and, on a GPU, several layers of
 /// kMaxGpuWidth with the state of their optimizer.
@@ -414,9 +404,9 @@ std::vector<std::unique_ptr<Collective>> bench_exchanges(ExchangeKind kind, std:
 /// op runs in turn on several tensors, as many as a model of six layers has, so weights are as cold
 /// as in training. Takes some tens of milliseconds per size, fewer sizes if `quick`, and 128 MiB of
 /// memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory). Blocks.
-RankRates measure_rank(const MeasuringRank& rank, bool quick) {
+MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
   RankBench bench(rank, quick);
-  RankRates measured;
+  MachineLoad measured;
   measure_products(bench, rank.device, quick, measured.rates);
   measure_other_ops(bench, quick, measured.rates);
   if (rank.device.kind() == DeviceKind::kCpu) measured.rates.push_back(rate_of_draws(bench));
@@ -438,8 +428,6 @@ RankRates measure_rank(const MeasuringRank& rank, bool quick) {
                           products_of(bench.numbers(), weight_gradient, 32, quick ? 256 : 1024, 1));
   return measured;
 }
-
-using nlohmann::json;
 
 constexpr int kMaxMeasuredRanks = 16;
 constexpr int kMaxTries = 3;
@@ -536,11 +524,11 @@ void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& lo
 /// load with the most threads.
 void summarize(MachineCard& card) {
   const MachineLoad& first = card.loads.front();
-  for (const OpRate& each : first.rates) {
-    double* best = each.op.starts_with("gemm") ? &card.flops_per_s : nullptr;
-    if (best != nullptr) *best = std::max(*best, each.rate);
+  for (const OpRate& rate : first.rates) {
+    double* best = rate.op.starts_with("gemm") ? &card.flops_per_s : nullptr;
+    if (best != nullptr) *best = std::max(*best, rate.rate);
     // The largest copy, which fits in no cache.
-    if (each.op == "copy") card.memory_bytes_per_s = each.rate;
+    if (rate.op == "copy") card.memory_bytes_per_s = rate.rate;
   }
   card.launch_s = first.launch_s;
   card.host_s = first.host_s;
@@ -585,18 +573,8 @@ MachineCard measure_card(const CardRequest& request) {
 }
 
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file) {
-  const RankRates measured = measure_rank(rank, quick);
-  if (rank.ranks.rank() != 0) return;
-  json rates = json::array();
-  for (const OpRate& each : measured.rates) {
-    rates.push_back({each.op, each.rows, each.width, each.rate});
-  }
-  json all = {{"rates", std::move(rates)}, {"contention", measured.contention}};
-  for (const ExchangeKind kind : kValuesOf<ExchangeKind>) {
-    const SecondsByBytes& points = measured.exchanges[kind];
-    if (!points.empty()) all[std::string(name_of(kind))] = points;
-  }
-  replace_file(file, all.dump() + "\n");
+  const MachineLoad measured = measure_rank(rank, quick);
+  if (rank.ranks.rank() == 0) replace_file(file, measured_json(measured) + "\n");
 }
 
 }  // namespace barestep

@@ -222,8 +222,8 @@ bool Measurement::is_uncertain() const {
   return !what_.beyond_cores && !(is_certain(step_s_) && is_certain(mean_s()));
 }
 
-std::string beyond_text(const Measurement& each) {
-  return each.what().beyond_cores ? "beyond the cores" : "";
+std::string beyond_text(const Measurement& measured) {
+  return measured.what().beyond_cores ? "beyond the cores" : "";
 }
 
 }  // namespace barestep

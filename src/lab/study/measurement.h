@@ -113,6 +113,6 @@ class Measurement {
 };
 
 /// What tables and plots say of a case beyond the cores: "beyond the cores"; empty for others.
-std::string beyond_text(const Measurement& each);
+std::string beyond_text(const Measurement& measured);
 
 }  // namespace barestep

@@ -101,12 +101,12 @@ void count_directions(const Results& results, PredictionSummary& summary) {
 }
 
 /// How often each part is the worst one in predictions that miss the goal.
-std::string cause_sentence(const std::vector<const Results*>& all) {
+std::string cause_text(const std::vector<const Results*>& all) {
   std::map<std::string, int> causes;
   int misses = 0;
-  for (const DistinctPrediction& each : distinct_predictions(all)) {
-    if (each.beyond_cores() || std::abs(each.error()) <= kGoal) continue;
-    ++causes[worst_part(each.measured(0), each.predicted()).name];
+  for (const DistinctPrediction& prediction : distinct_predictions(all)) {
+    if (prediction.beyond_cores() || std::abs(prediction.error()) <= kGoal) continue;
+    ++causes[worst_part(prediction.measured(0), prediction.predicted()).name];
     ++misses;
   }
   if (misses == 0)
@@ -159,11 +159,11 @@ double prediction_error(const Results& results, std::size_t number) {
 std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all) {
   PredictionSummary summary;
   std::vector<double> errors;
-  for (const DistinctPrediction& each : distinct_predictions(all)) {
-    if (each.beyond_cores()) {
+  for (const DistinctPrediction& prediction : distinct_predictions(all)) {
+    if (prediction.beyond_cores()) {
       ++summary.beyond_cores;
     } else {
-      errors.push_back(std::abs(each.error()));
+      errors.push_back(std::abs(prediction.error()));
     }
   }
   if (errors.empty()) return std::nullopt;
@@ -207,7 +207,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
                   "whose measured times certainly differ, the faster one was predicted in {}.",
                   percent_text(summary->p90_error), percent_text(summary->worst_error),
                   counted(summary->pairs, "pair"), summary->right_pairs),
-      cause_sentence(all)};
+      cause_text(all)};
   if (summary->beyond_cores > 0) {
     sentences.push_back(fmt::format("{} beyond the cores {} shown and not counted.",
                                     counted(summary->beyond_cores, "prediction"),

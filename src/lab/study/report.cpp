@@ -36,22 +36,22 @@ json json_of_estimate(const Estimate& estimate) {
 }
 
 /// Without a word if the times are not to be trusted.
-json json_of_comparison(const Comparison& each, bool valid) {
-  return {{"a", each.a},
-          {"b", each.b},
-          {"ratio", json_of_estimate(each.ratio)},
-          {"rounds", each.rounds},
-          {"faster_rounds", each.faster_rounds},
-          {"p", each.p},
-          {"p_holm", each.p_holm},
-          {"word", valid ? json(name_of(each.word)) : json()}};
+json json_of_comparison(const Comparison& comparison, bool valid) {
+  return {{"a", comparison.a},
+          {"b", comparison.b},
+          {"ratio", json_of_estimate(comparison.ratio)},
+          {"rounds", comparison.rounds},
+          {"faster_rounds", comparison.faster_rounds},
+          {"p", comparison.p},
+          {"p_holm", comparison.p_holm},
+          {"word", valid ? json(name_of(comparison.word)) : json()}};
 }
 
-json json_of_finding(const Finding& each, bool is_timed) {
-  return {{"name", each.name},
-          {"text", each.text},
+json json_of_finding(const Finding& finding, bool is_timed) {
+  return {{"name", finding.name},
+          {"text", finding.text},
           {"timed", is_timed},
-          {"word", each.word ? json(name_of(*each.word)) : json()}};
+          {"word", finding.word ? json(name_of(*finding.word)) : json()}};
 }
 
 json json_of_case(const Results& results, std::size_t number) {
@@ -106,13 +106,13 @@ json json_of_case(const Results& results, std::size_t number) {
 /// Empty, or that an answer compares a case beyond the cores. Experiments that can do without such
 /// cases leave them out.
 std::string crowding_of(const Results& results, const Findings& findings) {
-  for (const Measurement& each : results.cases) {
-    const std::string& key = each.what().key;
+  for (const Measurement& measured : results.cases) {
+    const std::string& key = measured.what().key;
     const bool is_compared = std::ranges::any_of(
         findings.comparisons,
         [&](const Comparison& comparison) { return comparison.a == key || comparison.b == key; });
-    if (!each.what().beyond_cores || !is_compared) continue;
-    return fmt::format("INVALID: the {} of {} share {}", ranks_text(each.workload()), key,
+    if (!measured.what().beyond_cores || !is_compared) continue;
+    return fmt::format("INVALID: the {} of {} share {}", ranks_text(measured.workload()), key,
                        units_text(results.setting));
   }
   return "";
@@ -122,14 +122,16 @@ std::string crowding_of(const Results& results, const Findings& findings) {
 std::vector<std::string> large_effects(const ReportSection& section) {
   std::vector<std::string> sentences;
   if (!crowding_of(section.results, section.findings).empty()) return sentences;
-  for (const Comparison& each : section.findings.comparisons) {
-    const bool is_large = each.ratio.low >= kLargeEffect || each.ratio.high <= 1 / kLargeEffect;
-    if (!each.ratio.has_interval() || !is_large) continue;
-    const bool is_longer = each.ratio.median > 1;
-    sentences.push_back(fmt::format(
-        "However disturbed: a step of {} takes {} as long as one of {}.",
-        is_longer ? each.b : each.a, factor_text(is_longer ? each.ratio : reciprocal(each.ratio)),
-        is_longer ? each.a : each.b));
+  for (const Comparison& comparison : section.findings.comparisons) {
+    const bool is_large =
+        comparison.ratio.low >= kLargeEffect || comparison.ratio.high <= 1 / kLargeEffect;
+    if (!comparison.ratio.has_interval() || !is_large) continue;
+    const bool is_longer = comparison.ratio.median > 1;
+    sentences.push_back(
+        fmt::format("However disturbed: a step of {} takes {} as long as one of {}.",
+                    is_longer ? comparison.b : comparison.a,
+                    factor_text(is_longer ? comparison.ratio : reciprocal(comparison.ratio)),
+                    is_longer ? comparison.a : comparison.b));
   }
   return sentences;
 }
@@ -201,7 +203,7 @@ Report report_of(const Study& study, double margin) {
   return report;
 }
 
-std::vector<std::string> method_sentences(double margin) {
+std::vector<std::string> method_texts(double margin) {
   const std::string text =
       InputFile(installed_file(BARESTEP_LAB, "method.md"), "method").text(kMaxMethodBytes);
   std::vector<std::string> sentences;
@@ -279,15 +281,15 @@ FindingTable step_table(const Results& results) {
 namespace {
 
 /// How a case was measured; the governor is empty if it is unknown.
-Conditions how_measured(const Measurement& each) {
-  const auto starts = std::ssize(each.starts());
+Conditions how_measured(const Measurement& measured) {
+  const auto starts = std::ssize(measured.starts());
   Conditions found{.governor = std::string(kSteadyGovernor),
-                   .lost_share = each.lost_share(),
-                   .seed = each.workload().config.training.seed,
-                   .warmup_steps = static_cast<std::int64_t>(each.warmup_steps()),
-                   .steps = static_cast<std::int64_t>(each.steady_steps()) / starts,
+                   .lost_share = measured.lost_share(),
+                   .seed = measured.workload().config.training.seed,
+                   .warmup_steps = static_cast<std::int64_t>(measured.warmup_steps()),
+                   .steps = static_cast<std::int64_t>(measured.steady_steps()) / starts,
                    .starts = starts};
-  for (const Start& start : each.starts()) {
+  for (const Start& start : measured.starts()) {
     if (start.governor != kSteadyGovernor) found.governor = start.governor;
   }
   return found;
@@ -318,19 +320,19 @@ std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measure
   return checklist(*all);
 }
 
-std::string quality_sentence(const Results& results) {
+std::string quality_text(const Results& results) {
   std::size_t outliers = 0, steps = 0;
   std::int64_t again = 0;
   double lost = 0;
   std::vector<std::string> drifts;
-  for (const Measurement& each : results.cases) {
-    outliers += each.outliers();
-    steps += each.steady_steps();
-    lost = std::max(lost, each.lost_share());
-    for (const Start& start : each.starts()) again += start.attempts > 1;
-    if (const double drift = each.drift(); drift != 0) {
-      drifts.push_back(fmt::format("{} by {} {}", each.what().key, percent_text(std::abs(drift)),
-                                   drift > 0 ? "slower" : "faster"));
+  for (const Measurement& measured : results.cases) {
+    outliers += measured.outliers();
+    steps += measured.steady_steps();
+    lost = std::max(lost, measured.lost_share());
+    for (const Start& start : measured.starts()) again += start.attempts > 1;
+    if (const double drift = measured.drift(); drift != 0) {
+      drifts.push_back(fmt::format("{} by {} {}", measured.what().key,
+                                   percent_text(std::abs(drift)), drift > 0 ? "slower" : "faster"));
     }
   }
   std::string text =
@@ -353,9 +355,9 @@ std::string quality_sentence(const Results& results) {
 
 std::string configurations_of(const Results& results) {
   std::vector<std::pair<std::string, json>> each_case;
-  for (const Measurement& each : results.cases) {
-    if (each.configuration().empty()) continue;
-    each_case.emplace_back(each.what().key, json::parse(each.configuration()));
+  for (const Measurement& measured : results.cases) {
+    if (measured.configuration().empty()) continue;
+    each_case.emplace_back(measured.what().key, json::parse(measured.configuration()));
   }
   if (each_case.empty()) return "";
   json shared = json::object();
@@ -376,10 +378,8 @@ std::string configurations_of(const Results& results) {
 std::string csv_of(const Report& report) {
   std::string text =
       "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,mean_step_"
-      "s,"
-      "step_p95_s,"
-      "step_max_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_steps,"
-      "warmup_steps,outliers,valid,command\n";
+      "s,step_p95_s,step_max_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_"
+      "steps,warmup_steps,outliers,valid,command\n";
   for (const ReportSection& section : report.sections) {
     for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
       const Measurement& each = section.results.cases[i];
@@ -418,14 +418,14 @@ std::string json_of(const Report& report) {
       checks[item.name] = {{"holds", name_of(item.holds)}, {"is", item.is}};
     }
     json comparisons = json::array();
-    for (const Comparison& each : section.findings.comparisons) {
-      comparisons.push_back(json_of_comparison(each, section.trouble.empty()));
+    for (const Comparison& comparison : section.findings.comparisons) {
+      comparisons.push_back(json_of_comparison(comparison, section.trouble.empty()));
     }
     json findings = json::array();
     for (const auto* const kind : {&section.findings.timed, &section.findings.untimed}) {
       const bool is_timed = kind == &section.findings.timed;
       if (is_timed && !section.trouble.empty()) continue;
-      for (const Finding& each : *kind) findings.push_back(json_of_finding(each, is_timed));
+      for (const Finding& finding : *kind) findings.push_back(json_of_finding(finding, is_timed));
     }
     sections.push_back({{"name", section.experiment->name},
                         {"title", section.experiment->title},
@@ -494,10 +494,10 @@ void add_section(Page& page, const Report& report, const ReportSection& section)
   }
   text +=
       fmt::format("{}{}\n\n{}\n\n{}Its runs:\n```\n", markdown_table(step_table(section.results)),
-                  markdown_text(quality_sentence(section.results)),
+                  markdown_text(quality_text(section.results)),
                   markdown_text(checklist_line(checklist_of({&section.results}))), command);
-  for (const Measurement& each : section.results.cases) {
-    text += command_line_of(each.what()) + "\n";
+  for (const Measurement& measured : section.results.cases) {
+    text += command_line_of(measured.what()) + "\n";
   }
   const std::string configurations = configurations_of(section.results);
   text += "```\n\n";
@@ -516,7 +516,7 @@ Page page_of(const Report& report) {
     page.add(texts_of(prediction.timed), prediction, kPredictionName);
   }
   page.markdown += "## How figures were made\n\n";
-  page.add(method_sentences(report.margin), {}, "");
+  page.add(method_texts(report.margin), {}, "");
   return page;
 }
 

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,7 +39,7 @@ ReportSection section_of(const Experiment& experiment, Results results);
 Report report_of(const Study& study, double margin = kDefaultMargin);
 
 /// Explains the statistical methods (method.md).
-std::vector<std::string> method_sentences(double margin);
+std::vector<std::string> method_texts(double margin);
 
 /// The texts of a section's findings: those about times, then the others. An invalid section has
 /// "No conclusion: " and the reason in place of the former, and then those comparisons whose ratio
@@ -61,7 +60,7 @@ FindingTable step_table(const Results& results);
 
 /// Describes the quality of the starts: outliers, drift, repeated starts, time lost to other
 /// programs.
-std::string quality_sentence(const Results& results);
+std::string quality_text(const Results& results);
 
 /// The checklist for benchmarks of the starts of all cases: of each item the case that meets it
 /// least. Empty without cases.

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -158,19 +159,15 @@ Start run_workload(const Case& what, const Programs& programs,
   const ChildResult child = run_child(command, mpi_environment());
   if (child.exit_code != 0) refuse_run(what, child);
 
-  Start start{.command = command_line_of(what.workload), .wall_s = child.wall_s};
-  const std::string records = whole_file(metrics);
-  start.lost_share =
-      lost_share(lost_of_metrics(records, metrics.string()), usable_cpus(), what.beyond_cores);
+  RunRecords records = parse_metrics(whole_file(metrics), metrics.string());
+  Start& start = records.start;
+  start.command = command_line_of(what.workload);
+  start.wall_s = child.wall_s;
+  start.lost_share = lost_share(records.lost, usable_cpus(), what.beyond_cores);
   start.governor = frequency_governor().value_or("");
-  start.ranks = parse_metrics(records, metrics.string());
-  start.configuration = configuration_of_metrics(records, metrics.string());
-  start.library = library_of_metrics(records, metrics.string());
-  start.watched = parse_monitor(records, metrics.string());
-  start.evaluated = evaluated_of_metrics(records, metrics.string());
   if (what.hash_weights) start.weights_hash = hash_of_bytes(whole_file(weights));
   if (what.record_ops) start.ops = recorded_ops(what.workload, trace);
-  return start;
+  return std::move(records.start);
 }
 
 }  // namespace barestep

@@ -42,11 +42,6 @@ void for_records(std::string_view lines, const std::string& name, const Visit& v
   }
 }
 
-bool is_of_step(const JsonValue& record) {
-  return !record.has("monitor") && !record.has("monitor_summary") && !record.has("configuration") &&
-         !record.has("lost_time") && !record.has("evaluation");
-}
-
 double seconds_of_record(const JsonValue& from) {
   return from.number(0, kMaxRunSeconds);
 }
@@ -95,20 +90,28 @@ json json_of_rank(const RankSteps& rank) {
   return all;
 }
 
+/// As a record of the monitor has it.
 json json_of_watched(const Watched& watched) {
-  json all = {{"source", watched.source}, {"gauges", watched.gauges}, {"marks", watched.marks}};
+  json all = {{"monitor_summary", watched.source},
+              {"gauges", json::object()},
+              {"energy_j_per_sample", nullptr},
+              {"marks", watched.marks}};
+  for (const auto& [gauge, level] : watched.gauges) {
+    all["gauges"][gauge] = {level.mean, level.least, level.most};
+  }
   if (watched.energy_j_per_sample) all["energy_j_per_sample"] = *watched.energy_j_per_sample;
   return all;
 }
 
 Watched watched_of_json(const JsonValue& from) {
-  Watched watched{.source = from.at("source").text(), .marks = from.at("marks").texts()};
+  const auto figure = [](const JsonValue& of) { return of.number(-kMaxFigure, kMaxFigure); };
+  Watched watched{.source = from.at("monitor_summary").text(), .marks = from.at("marks").texts()};
   for (const auto& [gauge, values] : from.at("gauges").members()) {
-    watched.gauges[gauge] = values.numbers(-kMaxFigure, kMaxFigure);
+    const std::vector<JsonValue> level = values.items(3);
+    watched.gauges[gauge] = {figure(level[0]), figure(level[1]), figure(level[2])};
   }
-  if (from.has("energy_j_per_sample")) {
-    watched.energy_j_per_sample = from.at("energy_j_per_sample").number(-kMaxFigure, kMaxFigure);
-  }
+  const JsonValue energy = from.at("energy_j_per_sample");
+  if (energy.is_number()) watched.energy_j_per_sample = figure(energy);
   return watched;
 }
 
@@ -138,27 +141,6 @@ RankSteps rank_of_json(const JsonValue& from) {
   return rank;
 }
 
-}  // namespace
-
-std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name) {
-  std::vector<RankSteps> ranks;
-  std::string precision;
-  for_records(lines, name, [&](const JsonValue& record) {
-    if (record.has("configuration") && record.at("configuration").has("precision")) {
-      precision = record.at("configuration").at("precision").text();
-    }
-    if (!is_of_step(record)) return;
-    if (record.has("precision") && record.at("precision").text() != precision) return;
-    const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMaxRunRanks));
-    if (rank >= ranks.size()) ranks.resize(rank + 1);
-    append_record(record, ranks[rank]);
-  });
-  if (ranks.empty()) refuse_records(name, "there are none");
-  return ranks;
-}
-
-namespace {
-
 Evaluated evaluated_of_json(const JsonValue& from) {
   constexpr std::int64_t kMaxCount = std::int64_t{1} << 50;
   return {.precision = from.at("precision").text(),
@@ -169,75 +151,43 @@ Evaluated evaluated_of_json(const JsonValue& from) {
           .weight_bytes = from.at("weight_bytes").whole(0, kMaxCount)};
 }
 
+LostTime lost_of_json(const JsonValue& from) {
+  return {.wall_s = seconds_of_record(from.at("wall_s")),
+          .waited_s = seconds_of_record(from.at("waited_s")),
+          .ready_s = seconds_of_record(from.at("ready_s")),
+          .own_ran_s = seconds_of_record(from.at("own_ran_s")),
+          .all_ran_s = seconds_of_record(from.at("all_ran_s")),
+          .stolen_s = seconds_of_record(from.at("stolen_s")),
+          .busy_threads = from.at("busy_threads").number(0, kMaxRunRanks)};
+}
+
 }  // namespace
 
-std::vector<Evaluated> evaluated_of_metrics(std::string_view lines, const std::string& name) {
-  std::vector<Evaluated> all;
+RunRecords parse_metrics(std::string_view lines, const std::string& name) {
+  RunRecords found;
+  Start& start = found.start;
+  std::string precision;
   for_records(lines, name, [&](const JsonValue& record) {
-    if (record.has("evaluation")) all.push_back(evaluated_of_json(record.at("evaluation")));
-  });
-  return all;
-}
-
-std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name) {
-  std::vector<Watched> sources;
-  const auto source_of = [&](const std::string& source) -> Watched& {
-    const auto found = std::ranges::find(sources, source, &Watched::source);
-    return found != sources.end() ? *found : sources.emplace_back(Watched{.source = source});
-  };
-  bool is_warm = false;
-  for_records(lines, name, [&](const JsonValue& record) {
-    if (is_of_step(record)) {
-      is_warm = is_warm || record.has("latency_s") || !record.at("warmup").boolean();
+    if (record.has("library")) start.library = record.at("library").text();
+    if (record.has("configuration")) {
+      start.configuration = configuration_of(record);
+      const JsonValue options = record.at("configuration");
+      if (options.has("precision")) precision = options.at("precision").text();
+    } else if (record.has("lost_time")) {
+      found.lost.push_back(lost_of_json(record.at("lost_time")));
     } else if (record.has("monitor_summary")) {
-      Watched& watched = source_of(record.at("monitor_summary").text());
-      const JsonValue energy = record.at("energy_j_per_sample");
-      if (energy.is_number()) {
-        watched.energy_j_per_sample = energy.number(-kMaxFigure, kMaxFigure);
-      }
-      watched.marks = record.at("marks").texts();
-    } else if (is_warm && record.has("monitor")) {
-      Watched& watched = source_of(record.at("monitor").text());
-      for (const auto& [gauge, value] : record.members()) {
-        const bool is_gauge = gauge != "rank" && gauge != "seconds" && value.is_number();
-        if (!is_gauge) continue;
-        watched.gauges[gauge].push_back(value.number(-kMaxFigure, kMaxFigure));
-      }
+      start.watched.push_back(watched_of_json(record));
+    } else if (record.has("evaluation")) {
+      start.evaluated.push_back(evaluated_of_json(record.at("evaluation")));
+    } else if (!record.has("monitor")) {
+      if (record.has("precision") && record.at("precision").text() != precision) return;
+      const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMaxRunRanks));
+      if (rank >= start.ranks.size()) start.ranks.resize(rank + 1);
+      append_record(record, start.ranks[rank]);
     }
   });
-  return sources;
-}
-
-std::string configuration_of_metrics(std::string_view lines, const std::string& name) {
-  std::string configuration;
-  for_records(lines, name, [&](const JsonValue& record) {
-    if (record.has("configuration")) configuration = configuration_of(record);
-  });
-  return configuration;
-}
-
-std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string& name) {
-  std::vector<LostTime> lost;
-  for_records(lines, name, [&](const JsonValue& record) {
-    if (!record.has("lost_time")) return;
-    const JsonValue from = record.at("lost_time");
-    lost.push_back({.wall_s = seconds_of_record(from.at("wall_s")),
-                    .waited_s = seconds_of_record(from.at("waited_s")),
-                    .ready_s = seconds_of_record(from.at("ready_s")),
-                    .own_ran_s = seconds_of_record(from.at("own_ran_s")),
-                    .all_ran_s = seconds_of_record(from.at("all_ran_s")),
-                    .stolen_s = seconds_of_record(from.at("stolen_s")),
-                    .busy_threads = from.at("busy_threads").number(0, kMaxRunRanks)});
-  });
-  return lost;
-}
-
-std::string library_of_metrics(std::string_view lines, const std::string& name) {
-  std::string library;
-  for_records(lines, name, [&](const JsonValue& record) {
-    if (record.has("library")) library = record.at("library").text();
-  });
-  return library;
+  if (start.ranks.empty()) refuse_records(name, "there are none");
+  return found;
 }
 
 std::string json_of(const Start& start) {

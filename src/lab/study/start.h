@@ -32,11 +32,15 @@ struct OpTime {
   int device = 0;  // of mlp_dp
 };
 
-/// The readings of `--monitor` for one source, after warm-up.
+/// A gauge of `--monitor` after warm-up.
+struct GaugeLevel {
+  double mean = 0, least = 0, most = 0;
+};
+
+/// What `--monitor` says of one source.
 struct Watched {
-  std::string source{};  // "host", "cuda:0"
-  /// By gauge ("own_percent"), one value for each reading that has it.
-  std::map<std::string, std::vector<double>> gauges{};
+  std::string source{};                        // "host", "cuda:0"
+  std::map<std::string, GaugeLevel> gauges{};  // by name ("own_percent"), if it has readings
   std::optional<double> energy_j_per_sample{};
   std::vector<std::string> marks{};  // reasons to treat its figures with care
 };
@@ -66,29 +70,17 @@ struct Start {
   std::vector<Evaluated> evaluated{};
 };
 
-/// The records of a `--metrics` file. For an evaluation of several precisions, those of the
-/// requested one, with a batch as a step. Throws Error(kBadData) naming `name` if there are no
-/// records or one is not in the format of report.h.
-std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name);
+/// What a `--metrics` file has of a start: ranks, configuration, library, what was watched and
+/// evaluated. Of an evaluation in several precisions, the steps are the batches in the requested
+/// one.
+struct RunRecords {
+  Start start{};
+  std::vector<LostTime> lost{};  // by rank
+};
 
-/// The results for each precision in a `--metrics` file of an evaluation; empty for other files.
-/// Throws as parse_metrics() does.
-std::vector<Evaluated> evaluated_of_metrics(std::string_view lines, const std::string& name);
-
-/// The machine readings in such a file, in the order of their first records. Throws as
-/// parse_metrics() does for a record that is not in the format of profiler/monitor.h.
-std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name);
-
-/// The configuration at the beginning of such a file, as JSON on one line; empty if there is none.
-/// Throws as parse_metrics() does.
-std::string configuration_of_metrics(std::string_view lines, const std::string& name);
-
-/// The time that each rank lost to others, from such a file; empty if the file has none. Throws as
-/// parse_metrics() does.
-std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string& name);
-
-/// The library named in such a file; empty for our trainers. Throws as parse_metrics() does.
-std::string library_of_metrics(std::string_view lines, const std::string& name);
+/// Throws Error(kBadData) naming `name` if there are no steps or a record is not in the format of
+/// profiler/report.h or profiler/monitor.h.
+RunRecords parse_metrics(std::string_view lines, const std::string& name);
 
 std::string json_of(const Start& start);
 

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
+#include <map>
 
 #include "core/index.h"
+#include "lab/predict/workload.h"
 #include "profiler/account.h"
 
 namespace barestep {
@@ -100,49 +101,110 @@ Plot ranks_plot(const std::vector<Measurement>& cases, const std::vector<std::st
   return bars_plot(bars);
 }
 
-Estimate share_of(const Measurement& each, std::string_view phase) {
-  return share_of(each, std::span(&phase, 1));
+Estimate share_of(const Measurement& measured, std::string_view phase) {
+  return share_of(measured, std::span(&phase, 1));
 }
 
-Estimate share_of(const Measurement& each, std::span<const std::string_view> phases) {
-  return estimate_by_round(each.phases_s_by_start(phases), each.mean_s_by_start(),
-                           std::divides<double>());
+Estimate share_of(const Measurement& measured, std::span<const std::string_view> phases) {
+  return ratio_by_round(measured.phases_s_by_start(phases), measured.mean_s_by_start());
 }
 
-LargestPart largest_phase(const Measurement& each) {
+LargestPart largest_phase(const Measurement& measured) {
   std::vector<PartSeries> parts;
   for (const std::string_view phase : account_phases()) {
-    parts.push_back({phase_words(phase), each.phase_s_by_start(phase)});
+    parts.push_back({phase_words(phase), measured.phase_s_by_start(phase)});
   }
-  return largest_of(parts, each.mean_s_by_start());
+  return largest_of(parts, measured.mean_s_by_start());
 }
 
-std::string bursts_sentence(const Measurement& each) {
+std::string bursts_text(const Measurement& measured) {
   constexpr double kApart = 0.05;
-  const double ratio = each.mean_s().median / each.step_s().median;
+  const double ratio = measured.mean_s().median / measured.step_s().median;
   if (std::abs(ratio - 1) <= kApart) return "";
-  return fmt::format("The mean step of {} takes {}, its median step {}: {}.", each.what().key,
-                     time_text(each.mean_s().median), time_text(each.step_s().median),
+  return fmt::format("The mean step of {} takes {}, its median step {}: {}.", measured.what().key,
+                     time_text(measured.mean_s().median), time_text(measured.step_s().median),
                      ratio < 1 ? "some steps are much shorter"
                                : fmt::format("the longest tenth of its steps takes {} of the time",
-                                             percent_text(each.longest_tenth())));
+                                             percent_text(measured.longest_tenth())));
 }
 
 std::string bursts_of_cases(const std::vector<Measurement>& cases) {
   std::string first;
   std::vector<std::string> others;
-  for (const Measurement& each : cases) {
-    std::string sentence = bursts_sentence(each);
+  for (const Measurement& measured : cases) {
+    std::string sentence = bursts_text(measured);
     if (sentence.empty()) continue;
     if (first.empty()) {
       first = std::move(sentence);
     } else {
-      others.push_back(each.what().key);
+      others.push_back(measured.what().key);
     }
   }
   return others.empty() ? first
                         : fmt::format("{} Means and medians also differ by more than 5 % in {}.",
                                       first, list_text(others));
+}
+
+namespace {
+
+double roof_at(const MachineCard& card, double flops_per_byte) {
+  return std::min(card.flops_per_s, card.memory_bytes_per_s * flops_per_byte);
+}
+
+/// The work of all nodes of a program that an op's time covers.
+Cost cost_of_op(const Program& program, const OpTime& op) {
+  Cost cost;
+  for (const Node& node : program.nodes()) {
+    if (label_of(node.op) == op.name && name_of(node.phase) == op.phase && node.block == op.block) {
+      cost += cost_of(node.op);
+    }
+  }
+  return cost;
+}
+
+}  // namespace
+
+std::vector<RooflinePoint> roofline_points(const Measurement& measured, const MachineCard& card) {
+  const WorkloadPrograms programs(measured.workload());
+  std::vector<RooflinePoint> points;
+  for (const OpTime& op : measured.ops()) {
+    const Cost cost = cost_of_op(programs.step(), op);
+    if (cost.flops == 0 || cost.bytes == 0 || op.seconds <= 0) continue;
+    RooflinePoint point{
+        .op = op.name,
+        .flops_per_byte = static_cast<double>(cost.flops) / static_cast<double>(cost.bytes),
+        .flops_per_s = static_cast<double>(cost.flops) / op.seconds};
+    point.share_of_roof = point.flops_per_s / roof_at(card, point.flops_per_byte);
+    points.push_back(std::move(point));
+  }
+  return points;
+}
+
+Plot roofline_plot(const std::vector<RooflinePoint>& points, const MachineCard& card) {
+  std::map<std::string, PlotSeries> by_op;
+  const double ridge = card.flops_per_s / card.memory_bytes_per_s;
+  double min = ridge, max = ridge;
+  for (const RooflinePoint& point : points) {
+    PlotSeries& series = by_op[point.op];
+    series.name = point.op;
+    series.style = SeriesStyle::kMarks;
+    series.points.push_back(plot_point(point.flops_per_byte, 1e-9 * point.flops_per_s));
+    min = std::min(min, point.flops_per_byte);
+    max = std::max(max, point.flops_per_byte);
+  }
+  PlotSeries roof{.name = "roof, measured here", .style = SeriesStyle::kLine};
+  for (const double x : {min / 2, ridge, 2 * max}) {
+    roof.points.push_back(plot_point(x, 1e-9 * roof_at(card, x)));
+  }
+  Plot plot{.title = "Roofline of the ops of a step",
+            .name = "roof-plot",
+            .x_label = "flops a byte",
+            .y_label = "GFLOP/s",
+            .log_x = true,
+            .log_y = true,
+            .series = {roof}};
+  for (auto& [op, series] : by_op) plot.series.push_back(std::move(series));
+  return plot;
 }
 
 }  // namespace barestep

@@ -1,4 +1,5 @@
-// The parts of a case's step: their names and shares, the largest one, and their bars.
+// The parts of a case's step: their names and shares, the largest one, and their bars; and the
+// roofline of its ops (Williams, Waterman and Patterson 2009).
 #pragma once
 
 #include <span>
@@ -6,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lab/predict/machine_card.h"
 #include "lab/report/comparison.h"
 #include "lab/report/findings.h"
 #include "lab/study/measurement.h"
@@ -34,16 +36,31 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
 Plot ranks_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
 
 /// The share of a phase, or of several together, in a step.
-Estimate share_of(const Measurement& each, std::string_view phase);
-Estimate share_of(const Measurement& each, std::span<const std::string_view> phases);
+Estimate share_of(const Measurement& measured, std::string_view phase);
+Estimate share_of(const Measurement& measured, std::span<const std::string_view> phases);
 
 /// The phase that takes the largest part of a step.
-LargestPart largest_phase(const Measurement& each);
+LargestPart largest_phase(const Measurement& measured);
 
 /// For a case whose mean and median step differ by more than 5 %: that they do. Empty for others.
-std::string bursts_sentence(const Measurement& each);
+std::string bursts_text(const Measurement& measured);
 
 /// The same of the first such case, which names the others.
 std::string bursts_of_cases(const std::vector<Measurement>& cases);
+
+/// A point of the roofline: an op of one phase and layer, with all its occurrences in a step.
+struct RooflinePoint {
+  std::string op;
+  double flops_per_byte = 0;
+  double flops_per_s = 0;
+  double share_of_roof = 0;  // share of what the machine's products and memory allow
+};
+
+/// The ops that a case recorded and that compute anything, the longest first. The work comes from
+/// the program, the time is measured.
+std::vector<RooflinePoint> roofline_points(const Measurement& measured, const MachineCard& card);
+
+/// Plots these points below the machine's roof.
+Plot roofline_plot(const std::vector<RooflinePoint>& points, const MachineCard& card);
 
 }  // namespace barestep

@@ -322,7 +322,7 @@ StudyPlan Study::plan_of(const std::vector<const Experiment*>& requested) const 
 bool Study::may_answer(const Experiment& experiment) const {
   const Results results = results_of(experiment);
   if (results.cases.empty() || experiment.findings(results).timed.empty()) return true;
-  const auto seconds = [](const Measurement& each) { return each.mean_s().median; };
+  const auto seconds = [](const Measurement& measured) { return measured.mean_s().median; };
   const auto [min, max] = std::ranges::minmax(results.cases, {}, seconds);
   return seconds(max) >= kLargeEffect * seconds(min);
 }
@@ -410,8 +410,8 @@ Results Study::results_of(const Experiment& experiment) const {
   }
   results.card = card();
   if (results.card && !experiment.needs_pytorch()) {
-    for (const Measurement& each : results.cases) {
-      const Workload& workload = each.workload();
+    for (const Measurement& measured : results.cases) {
+      const Workload& workload = measured.workload();
       results.predictions.push_back(why_no_prediction(workload, *results.card).empty()
                                         ? std::optional(predicted_run(workload, *results.card))
                                         : std::nullopt);

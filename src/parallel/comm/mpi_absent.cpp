@@ -1,5 +1,4 @@
 // Replaces the MPI sources in builds without MPI.
-#include <cstdlib>
 
 #include "core/error.h"
 #include "parallel/comm/mpi_transport.h"

@@ -167,9 +167,9 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
   const double age_s = now_s() - begin_of(entry);
   if (const auto absent = absent_rank()) {
     return {.what = fmt::format("{} on {}", name_of_rank(*absent), host_name()),
-            .why = fmt::format("has not reached the start of MPI, and {} has waited for it for "
-                               "{:.1f} s",
-                               name_of_rank(mine.rank.load()), age_s),
+            .why = fmt::format(
+                "has not reached the start of MPI, and {} has waited for it for {:.1f} s",
+                name_of_rank(mine.rank.load()), age_s),
             .remedy = "find out what delays it, or give a larger --timeout"};
   }
   if (!waiting) {
@@ -228,13 +228,12 @@ void Watchdog::check_launcher() {
   if (now_s() - entry->begin_s < kLongerThanEver * board_.mine().longest_wait_s()) return;
   const auto phase = board_.mine().open(Track::kPhase);
   const bool is_first = phase && phase->activity == Activity::kStep && phase->step == 0;
-  report(
-      {.what = own_name(),
-       .value = entry->text(),
-       .why = fmt::format("the launcher is ending the job while this process waits for other "
-                          "ranks{}",
-                          is_first ? ", before the first step is done, so nothing is saved" : ""),
-       .remedy = "see the output of the other hosts, then run again"});
+  report({.what = own_name(),
+          .value = entry->text(),
+          .why = fmt::format(
+              "the launcher is ending the job while this process waits for other ranks{}",
+              is_first ? ", before the first step is done, so nothing is saved" : ""),
+          .remedy = "see the output of the other hosts, then run again"});
 }
 
 /// While MPI starts, the first rank of this host that has no place on the board.

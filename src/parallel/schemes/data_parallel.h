@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "core/program.h"
-#include "model/parameters.h"
 #include "train/step.h"
 
 namespace barestep {

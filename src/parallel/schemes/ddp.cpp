@@ -265,7 +265,7 @@ void Ddp::build_late(Draft& draft) const {
 }
 
 void Ddp::build(Draft& draft) const {
-  if (draft.spec().staleness > 0) return build_late(draft);
+  if (draft.spec().update.staleness > 0) return build_late(draft);
   const Draft::Ready loss_ready = draft.share_loss(draft.share());
   if (settings_.reduces_every_micro_step) draft.align_micro_steps();
   draft.input();

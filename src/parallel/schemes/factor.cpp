@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <string>
 
 #include "core/error.h"
 #include "core/index.h"
-#include "core/operands.h"
 #include "parallel/schemes/other_schemes.h"
 
 namespace barestep {
@@ -46,7 +44,7 @@ class Gathering {
     const std::int64_t batch = spec.batch_size * spec.model.rows_per_sample;
     for (std::int64_t first = 0; first < all_rows(); first += batch) {
       const std::int64_t count = std::min(batch, all_rows() - first);
-      pass.beta = first > 0 || !spec.zero_grad ? 1 : 0;
+      pass.beta = first > 0 || !spec.update.zero_grad ? 1 : 0;
       for (int linear = static_cast<int>(linears.size()) - 1; linear >= 0; --linear) {
         const auto [grad_y, x] = factors(linear);
         const Factors part{grad_y.row_slice(first, count), x.row_slice(first, count)};
@@ -81,7 +79,7 @@ class Gathering {
 }  // namespace
 
 void Factor::build(Draft& draft) const {
-  BARESTEP_REQUIRE(!draft.spec().clip_norm || draft.spec().model.stores_gradients,
+  BARESTEP_REQUIRE(!draft.spec().update.clip_norm || draft.spec().model.stores_gradients,
                    "--scheme factor clips stored gradients only");
   const Draft::Ready share = draft.share_loss(1);
   draft.leave_factors("--scheme", "factor");

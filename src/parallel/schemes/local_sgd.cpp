@@ -45,7 +45,7 @@ void add_average(Draft& draft) {
                            .scale = 1 / static_cast<float>(spec.mesh.data),
                            .axis = draft.data_axis(),
                            .name = "average of the weights"});
-  if (spec.outer == OuterOptimizer::kDiLoCo) return add_outer_step(draft, weights, rounded);
+  if (spec.update.outer == OuterOptimizer::kDiLoCo) return add_outer_step(draft, weights, rounded);
   if (rounded) add_on_comm(draft, Cast{.to = *rounded, .from = weights});
 }
 
@@ -64,7 +64,7 @@ std::vector<StepKind> LocalSgd::kinds(const StepSpec& /*spec*/) const {
 }
 
 StepKind LocalSgd::kind_of(const StepPlace& place, const StepSpec& spec) const {
-  const bool ends_round = (place.number + 1) % spec.sync_every == 0 || place.is_last;
+  const bool ends_round = (place.number + 1) % spec.update.sync_every == 0 || place.is_last;
   return ends_round ? StepKind::kTraining : StepKind::kLocalTraining;
 }
 

@@ -75,9 +75,9 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
   spec.model = spec.model.of(spec.mesh);
   const auto& slow = config.injected.slow_rank;
   if (slow && slow->rank == rank) spec.delay_s += slow->delay_ms / 1e3;
-  spec.own_data = config.parallel.seed_per_rank;
+  spec.input.own_data = config.parallel.seed_per_rank;
   // Gathered rows are then in the order of the epoch, as on one rank.
-  spec.in_turns = config.parallel.scheme != SchemeKind::kFactor && spec.chunk_rows == 0;
+  spec.input.in_turns = config.parallel.scheme != SchemeKind::kFactor && spec.chunk_rows == 0;
   if (config.parallel.batch_per_rank) spec.batch_size *= spec.mesh.data;
   return spec;
 }

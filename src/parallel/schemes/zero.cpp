@@ -164,7 +164,7 @@ class GradientScattering {
     const Tensor all = all_lines(bucket);
     const float scale = draft_.share();
     const Axis axis = draft_.data_axis();
-    const bool zero_grad = draft_.spec().zero_grad;
+    const bool zero_grad = draft_.spec().update.zero_grad;
     if (keeps_all_ && !zero_grad) {
       return draft_.exchange(AllReduce{.tensors = {all},
                                        .scale = scale,
@@ -182,7 +182,7 @@ class GradientScattering {
   void scatter_chunks(int bucket) {
     const auto& [name, lines, parameters] = shares_.bucket(bucket);
     chunks_->reduce_scatter(lines, name);
-    if (draft_.spec().clip_norm) chunks_->all_gather(lines, name + " for the norm");
+    if (draft_.spec().update.clip_norm) chunks_->all_gather(lines, name + " for the norm");
   }
 
   void keep(int bucket, const Tensor& all, bool is_new) {
@@ -278,7 +278,7 @@ std::vector<int> reads_of(const Draft& draft, const std::vector<ShardedBucket>& 
     if (reads.empty() || reads.back() != bucket) reads.push_back(bucket);
   }};
   StepSpec spec = draft.spec();
-  spec.held_parameters.reset();
+  spec.update.held_parameters.reset();
   Buffers buffers;
   Draft trial(draft.kind(), "reads", draft.rows(), buffers, spec);
   trial.align_micro_steps();

@@ -32,20 +32,20 @@ std::vector<std::string> keys_of(const Results& results);
 std::vector<std::string> keys_within_cores(const Results& results);
 
 /// The planned memory of the first device or rank.
-DeviceMemory memory_of(const Measurement& each);
+DeviceMemory memory_of(const Measurement& measured);
 
 /// The bytes that a rank sends in a step, the mean of all ranks.
 std::int64_t mean_sent_bytes(const Run& workload);
 
 /// What a device of mlp_dp computes in a step, by start, and its share of the step, of a case that
 /// records its ops.
-std::vector<double> computing_seconds(const Measurement& each, int device);
-Estimate computing_share(const Measurement& each, int device);
+std::vector<double> computing_seconds(const Measurement& measured, int device);
+Estimate computing_share(const Measurement& measured, int device);
 /// The same of all devices: "60.0 %, 20.0 %".
-std::string computing_shares_text(const Measurement& each);
+std::string computing_shares_text(const Measurement& measured);
 
 /// Of the first start.
-double last_loss(const Measurement& each);
+double last_loss(const Measurement& measured);
 
 /// The largest difference between the losses of the same steps of two cases, of the first `steps`,
 /// as a share of the second one's.
@@ -61,7 +61,7 @@ bool is_rounding(double difference);
 
 /// The share of a step in which ranks wait for others, the mean of all ranks: for tensor ranks, for
 /// stages, and for copies of the model.
-Estimate waiting_share(const Measurement& each);
+Estimate waiting_share(const Measurement& measured);
 
 /// The bytes of the gradients that DDP's step reduces together, in their order.
 std::vector<std::int64_t> bucket_bytes(const Workload& workload);
@@ -81,7 +81,7 @@ std::string model_text(std::int64_t dim, std::int64_t depth);
 std::string model_text(const Workload& workload);
 
 /// The seconds by start of the recorded ops that `takes` selects.
-std::vector<double> op_seconds(const Measurement& each,
+std::vector<double> op_seconds(const Measurement& measured,
                                const std::function<bool(const OpTime& op)>& takes);
 
 /// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
@@ -90,16 +90,16 @@ std::string_view pytorch_name(const OpTime& op);
 
 /// Where throughput saturates, for cases with batches that double each time: the batch after which
 /// no doubling certainly gains a tenth. `whose` is empty or " of two ranks".
-std::string saturation_sentence(const Results& results, const std::vector<std::string>& by_batch,
-                                std::string_view whose = "");
+std::string saturation_text(const Results& results, const std::vector<std::string>& by_batch,
+                            std::string_view whose = "");
 
 /// The speed-up of one comparison as a multiple of another's.
 Estimate relative_gain(const Results& results, const Comparison& one, const Comparison& other);
 
 /// "Fastest: A.", or "Fastest: undecided among A and B." `names` are indexed as in
 /// `fastest`; `what` may also be "Fastest of the schemes".
-std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
-                             std::string_view what = "Fastest");
+std::string fastest_text(const Fastest& fastest, const std::vector<std::string>& names,
+                         std::string_view what = "Fastest");
 
 /// The comparison with the highest speed.
 const Comparison& fastest_gain(const std::vector<Comparison>& all);
@@ -107,8 +107,8 @@ const Comparison& fastest_gain(const std::vector<Comparison>& all);
 /// Whether a claimed speed-up, at least `claimed`, is reached in the fastest of all, or may be in
 /// any other: "The claimed factor of 2 to 3 is reached here: bf16, 2.50x as fast." `claim` begins
 /// it, `fastest` describes that case.
-std::string claim_sentence(const std::vector<Comparison>& all, double claimed,
-                           std::string_view claim, const std::string& fastest);
+std::string claim_text(const std::vector<Comparison>& all, double claimed, std::string_view claim,
+                       const std::string& fastest);
 
 /// A small share, of losses: "1.2e-05"; "0" for none.
 std::string share_text(double share);

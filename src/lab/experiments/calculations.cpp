@@ -1,4 +1,4 @@
-#include "lab/experiments/figures.h"
+#include "lab/experiments/calculations.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,6 @@
 #include <cmath>
 #include <functional>
 
-#include "core/error.h"
 #include "core/statistics.h"
 #include "model/model_spec.h"
 #include "profiler/account.h"
@@ -36,20 +35,20 @@ std::string several_words(int count, std::string_view noun, bool is_first) {
 
 std::vector<std::string> keys_of(const Results& results) {
   std::vector<std::string> keys;
-  for (const Measurement& each : results.cases) keys.push_back(each.what().key);
+  for (const Measurement& measured : results.cases) keys.push_back(measured.what().key);
   return keys;
 }
 
 std::vector<std::string> keys_within_cores(const Results& results) {
   std::vector<std::string> within;
-  for (const Measurement& each : results.cases) {
-    if (!each.what().beyond_cores) within.push_back(each.what().key);
+  for (const Measurement& measured : results.cases) {
+    if (!measured.what().beyond_cores) within.push_back(measured.what().key);
   }
   return within;
 }
 
-DeviceMemory memory_of(const Measurement& each) {
-  return planned_memory(each.workload()).front();
+DeviceMemory memory_of(const Measurement& measured) {
+  return planned_memory(measured.workload()).front();
 }
 
 std::int64_t mean_sent_bytes(const Run& workload) {
@@ -61,28 +60,27 @@ std::int64_t mean_sent_bytes(const Run& workload) {
   return sum / mesh.ranks();
 }
 
-std::vector<double> computing_seconds(const Measurement& each, int device) {
-  return op_seconds(each, [&](const OpTime& op) {
+std::vector<double> computing_seconds(const Measurement& measured, int device) {
+  return op_seconds(measured, [&](const OpTime& op) {
     return op.device == device &&
            std::ranges::find(computing_phases(), op.phase) != computing_phases().end();
   });
 }
 
-Estimate computing_share(const Measurement& each, int device) {
-  return estimate_by_round(computing_seconds(each, device), each.mean_s_by_start(),
-                           std::divides<double>());
+Estimate computing_share(const Measurement& measured, int device) {
+  return ratio_by_round(computing_seconds(measured, device), measured.mean_s_by_start());
 }
 
-std::string computing_shares_text(const Measurement& each) {
+std::string computing_shares_text(const Measurement& measured) {
   std::vector<std::string> shares;
-  for (int device = 0; device < each.workload().ranks; ++device) {
-    shares.push_back(percent_text(computing_share(each, device).median));
+  for (int device = 0; device < measured.workload().ranks; ++device) {
+    shares.push_back(percent_text(computing_share(measured, device).median));
   }
   return fmt::format("{}", fmt::join(shares, ", "));
 }
 
-double last_loss(const Measurement& each) {
-  return each.starts().front().ranks.front().loss.back();
+double last_loss(const Measurement& measured) {
+  return measured.starts().front().ranks.front().loss.back();
 }
 
 namespace {
@@ -105,8 +103,8 @@ double loss_difference(const Measurement& a, const Measurement& b, std::size_t s
 
 double last_loss_difference(std::span<const Measurement> cases, const Measurement& reference) {
   double max = 0;
-  for (const Measurement& each : cases) {
-    max = std::max(max, relative_difference(last_loss(each), last_loss(reference)));
+  for (const Measurement& measured : cases) {
+    max = std::max(max, relative_difference(last_loss(measured), last_loss(reference)));
   }
   return max;
 }
@@ -116,19 +114,19 @@ bool is_rounding(double difference) {
   return difference < kRounding;
 }
 
-Estimate waiting_share(const Measurement& each) {
+Estimate waiting_share(const Measurement& measured) {
   constexpr std::array<std::string_view, 4> kWaits = {"tensor_ranks", "other_stages",
                                                       "communication", "other_device"};
-  std::vector<double> waits_s(each.starts().size()), steps_s = waits_s;
-  for (int rank = 0; rank < each.ranks(); ++rank) {
-    const std::vector<double> step_s = each.mean_s_by_start(rank);
+  std::vector<double> waits_s(measured.starts().size()), steps_s = waits_s;
+  for (int rank = 0; rank < measured.ranks(); ++rank) {
+    const std::vector<double> step_s = measured.mean_s_by_start(rank);
     for (std::size_t i = 0; i < step_s.size(); ++i) steps_s[i] += step_s[i];
     for (const std::string_view phase : kWaits) {
-      const std::vector<double> phase_s = each.phase_s_by_start(phase, rank);
+      const std::vector<double> phase_s = measured.phase_s_by_start(phase, rank);
       for (std::size_t i = 0; i < phase_s.size(); ++i) waits_s[i] += phase_s[i];
     }
   }
-  return estimate_by_round(waits_s, steps_s, std::divides<double>());
+  return ratio_by_round(waits_s, steps_s);
 }
 
 double times_the_bytes(std::int64_t a, std::int64_t b) {
@@ -145,10 +143,10 @@ std::string model_text(const Workload& workload) {
                         : ModelSpec{.widths = layers}.short_text();
 }
 
-std::vector<double> op_seconds(const Measurement& each,
+std::vector<double> op_seconds(const Measurement& measured,
                                const std::function<bool(const OpTime& op)>& takes) {
   std::vector<double> sums;
-  for (const Start& start : each.starts()) {
+  for (const Start& start : measured.starts()) {
     double sum = 0;
     for (const OpTime& op : start.ops) sum += takes(op) ? op.seconds : 0;
     sums.push_back(sum);
@@ -156,8 +154,8 @@ std::vector<double> op_seconds(const Measurement& each,
   return sums;
 }
 
-std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names,
-                             std::string_view what) {
+std::string fastest_text(const Fastest& fastest, const std::vector<std::string>& names,
+                         std::string_view what) {
   if (const std::string too_few = too_few_of(fastest.others); !too_few.empty()) {
     return fmt::format("{}: {}.", what, too_few);
   }
@@ -183,8 +181,8 @@ constexpr double kSaturatedGain = 1.1;
 
 // If every doubling from batch B on gains less, the answer is B. The doubling before B may be
 // undecided; then the other end of the range is the last batch whose doubling certainly gains more.
-std::string saturation_sentence(const Results& results, const std::vector<std::string>& by_batch,
-                                std::string_view whose) {
+std::string saturation_text(const Results& results, const std::vector<std::string>& by_batch,
+                            std::string_view whose) {
   std::vector<Estimate> gains;  // in samples per second, from each doubling
   for (std::size_t i = 0; i + 1 < by_batch.size(); ++i) {
     gains.push_back(
@@ -215,17 +213,18 @@ std::string saturation_sentence(const Results& results, const std::vector<std::s
 }
 
 const Comparison& fastest_gain(const std::vector<Comparison>& all) {
-  return *std::ranges::max_element(all, {},
-                                   [](const Comparison& each) { return each.speed().median; });
+  return *std::ranges::max_element(
+      all, {}, [](const Comparison& comparison) { return comparison.speed().median; });
 }
 
-std::string claim_sentence(const std::vector<Comparison>& all, double claimed,
-                           std::string_view claim, const std::string& fastest) {
+std::string claim_text(const std::vector<Comparison>& all, double claimed, std::string_view claim,
+                       const std::string& fastest) {
   if (side_of(fastest_gain(all).speed(), claimed) == Word::kAbove) {
     return fmt::format("{} is reached here: {}.", claim, fastest);
   }
-  const bool is_below = std::ranges::all_of(
-      all, [=](const Comparison& each) { return side_of(each.speed(), claimed) == Word::kBelow; });
+  const bool is_below = std::ranges::all_of(all, [=](const Comparison& comparison) {
+    return side_of(comparison.speed(), claimed) == Word::kBelow;
+  });
   return is_below ? fmt::format("{} is not reached here: at most {}.", claim, fastest)
                   : fmt::format("Whether {}{} is reached here is unclear: {}.",
                                 static_cast<char>(std::tolower(claim.front())), claim.substr(1),
