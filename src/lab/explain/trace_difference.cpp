@@ -181,7 +181,7 @@ TraceDifference difference_of(const TracedRun& run_a, const TracedRun& run_b) {
   sentences.emplace_back(steps.word == Word::kTooFewStarts
                              ? fmt::format("{} of each are too few to call one faster.",
                                            counted(static_cast<std::int64_t>(steps.rounds), "step"))
-                             : sentence_of(steps, "in B", "in A"));
+                             : text_of(steps, "in B", "in A"));
   const double more_s = b.wall_s - a.wall_s;
   std::string mean = fmt::format("A step of B takes {} and one of A {}, in the mean: {}",
                                  time_text(b.wall_s), time_text(a.wall_s), signed_time(more_s));
