@@ -12,6 +12,9 @@
 
 namespace barestep {
 
+/// What a product does beside its sums; see ChainProduct.
+enum class Beside { kNothing, kFetches, kCopies };
+
 /// Rows of a tile, which read a as `kTogether` says: rows next to each other, or columns.
 template <class Vec, bool kTogether>
 class ChainTile {
@@ -21,7 +24,7 @@ class ChainTile {
 
   /// Computes kRows x kVectors vectors of c, in `steps` parts of the chains, each followed by
   /// between(). Of the last vector, only `last` numbers are in b and c, unless kWhole.
-  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, bool kAhead, class Between>
+  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, Beside kBeside, class Between>
   [[gnu::always_inline]] static void run(const ChainProduct& p, const float* a, const float* b,
                                          float* c, std::int64_t last, std::int64_t steps,
                                          const Between& between) {
@@ -35,16 +38,26 @@ class ChainTile {
       }
     }
     [[maybe_unused]] const float* ahead = p.ahead;
+    [[maybe_unused]] float* copy = p.copy;
     std::int64_t k = 0;
     for (std::int64_t step = 1; step <= steps; ++step) {
 #pragma GCC unroll 2
-      for (const std::int64_t end = kAhead ? k + p.lines_ahead : step * p.k / steps; k < end; ++k) {
+      for (const std::int64_t end = kBeside != Beside::kNothing ? k + p.lines_ahead
+                                                                : step * p.k / steps;
+           k < end; ++k) {
         const float* const from = kTogether ? a + k * p.col_a : a + k;
-        if constexpr (kAhead) {
+        if constexpr (kBeside == Beside::kFetches) {
           // Into the second-level cache: in the first, rows a power of two apart share few sets.
           __builtin_prefetch(ahead, 0, 2);
-          ahead += kLineFloats;
         }
+        if constexpr (kBeside == Beside::kCopies) {
+#pragma GCC unroll 4
+          for (std::int64_t i = 0; i < kLineFloats; i += kWidth) {
+            Vec::load(ahead + i).store(copy + i);
+          }
+          copy += kLineFloats;
+        }
+        if constexpr (kBeside != Beside::kNothing) ahead += kLineFloats;
         RowOfSums factors;
 #pragma GCC unroll 4
         for (std::int64_t j = 0; j < kVectors; ++j) {
@@ -60,7 +73,7 @@ class ChainTile {
         }
       }
       between();
-      if constexpr (kAhead) ahead = p.ahead + step * p.row_ahead;
+      if constexpr (kBeside != Beside::kNothing) ahead = p.ahead + step * p.row_ahead;
     }
 #pragma GCC unroll 6
     for (std::int64_t i = 0; i < kRows; ++i) {
@@ -124,21 +137,29 @@ class ChainTile {
   static void rows(const ChainProduct& p, std::int64_t row, std::int64_t in_group, std::int64_t col,
                    std::int64_t last) {
     if constexpr (kWhole && kVectors == Vec::kVectors) {
-      if (p.ahead != nullptr) {
-        return rows_of<kRows, kVectors, kWhole, true>(p, row, in_group, col, last);
-      }
+      if (p.ahead != nullptr) return rows_beside<kRows>(p, row, in_group, col);
     }
-    rows_of<kRows, kVectors, kWhole, false>(p, row, in_group, col, last);
+    rows_of<kRows, kVectors, kWhole, Beside::kNothing>(p, row, in_group, col, last);
   }
 
-  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, bool kAhead>
+  template <std::int64_t kRows>
+  static void rows_beside(const ChainProduct& p, std::int64_t row, std::int64_t in_group,
+                          std::int64_t col) {
+    if (p.copy == nullptr) {
+      return rows_of<kRows, Vec::kVectors, true, Beside::kFetches>(p, row, in_group, col, kWidth);
+    }
+    rows_of<kRows, Vec::kVectors, true, Beside::kCopies>(p, row, in_group, col, kWidth);
+  }
+
+  template <std::int64_t kRows, std::int64_t kVectors, bool kWhole, Beside kBeside>
   [[gnu::noinline]] static void rows_of(const ChainProduct& p, std::int64_t row,
                                         std::int64_t in_group, std::int64_t col,
                                         std::int64_t last) {
     const float* const a =
         p.a + row / kGroupRows * p.group_a + in_group * (kTogether ? 1 : p.row_a);
-    run<kRows, kVectors, kWhole, kAhead>(p, a, p.b + col, p.c + (row + in_group) * p.row_c + col,
-                                         last, kAhead ? p.k / p.lines_ahead : 1, [] {});
+    run<kRows, kVectors, kWhole, kBeside>(
+        p, a, p.b + col, p.c + (row + in_group) * p.row_c + col, last,
+        kBeside != Beside::kNothing ? p.k / p.lines_ahead : 1, [] {});
   }
 };
 
@@ -305,7 +326,7 @@ class LinearAdamLoop {
   /// The sums are cut into as many parts as there are vectors, and a vector of weights is updated
   /// after each part.
   [[gnu::noinline]] void multiply(const ChainProduct& part) {
-    Tile::template run<kGroupRows, Vec::kVectors, true, false>(
+    Tile::template run<kGroupRows, Vec::kVectors, true, Beside::kNothing>(
         part, part.a, part.b, part.c, kWidth, kGroupRows * Vec::kVectors, [this] { advance(); });
   }
 

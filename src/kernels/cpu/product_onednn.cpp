@@ -254,7 +254,7 @@ class OneDnnProduct final : public Product {
     if (in_place) {
       if (shape.from == DType::kF32) bias_activation_tile(bind(op, addresses), tile);
     } else if (shape.to == DType::kF32) {
-      finish_tile(op, addresses, tile, static_cast<const float*>(result));
+      finish_tile(op, addresses, tile, static_cast<const float*>(result), tile.cols);
     } else {
       for (std::int64_t i = 0; i < tile.rows; ++i) {
         std::memcpy(c + i * op.c.cols * bytes_of(shape.to),

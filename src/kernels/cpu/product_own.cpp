@@ -203,44 +203,65 @@ class OwnProduct final : public Product {
                       std::int64_t row_c) const {
     const std::int64_t width = kernels_.panel;
     const std::int64_t depth = kPartOfPanel / width;
+    const bool is_in_place = rows.col == 1;
+    const std::int64_t together = is_in_place ? kGroupRows : std::max<std::int64_t>(count, 1);
     std::int64_t k = 0;
     do {
-      kernels_.multiply(chain(rows, first, count, std::min(width, columns.extent - col), k,
-                              std::min(depth, columns.depth - k),
-                              panels + (col * columns.depth + k * width), c, row_c, k > 0));
+      const std::int64_t depth_here = std::min(depth, columns.depth - k);
+      for (std::int64_t row = 0; row < count; row += together) {
+        ChainProduct product =
+            chain(rows, first + row, std::min(together, count - row),
+                  std::min(width, columns.extent - col), k, depth_here,
+                  panels + (col * columns.depth + k * width), c + row * row_c, row_c, k > 0);
+        if (is_in_place) fetch_rows(rows, product);
+        kernels_.multiply(product);
+      }
       k += depth;
     } while (k < columns.depth);
   }
 
-  /// c = or += rows times a strip of columns, whose panels are packed here, part by part. The next
-  /// part is fetched from memory while this one is multiplied.
+  /// Has the product of a group of rows that are read in place fetch those of the next groups:
+  /// their runs are too short for the processor to see them coming.
+  static void fetch_rows(const Rows& rows, ChainProduct& product) {
+    if (product.k % kLineFloats != 0 || product.k == 0) return;
+    product.ahead = product.a + rows.group;
+    product.row_ahead = rows.row;
+    product.lines_ahead = product.k / kLineFloats;
+  }
+
+  /// c = or += rows times a strip of columns, whose panels are packed here, part by part. While one
+  /// part is multiplied, the next is fetched from memory and, if many rows leave the time and it
+  /// need not be transposed, packed.
   void multiply_strip(const Rows& rows, std::int64_t first, std::int64_t count,
                       const OperandSide& columns, std::int64_t col, float* c, std::int64_t row_c,
                       bool adds) const {
-    alignas(64) float part[kDepthOfStrip * kMaxPanel];
+    alignas(64) float packs[2][kDepthOfStrip * kMaxPanel];
     const std::int64_t width = kernels_.panel;
     const std::int64_t end = std::min(col + strip_, columns.extent);
     if (count < kGroupRows && columns.depth_step == 1) {
-      return multiply_few(rows, first, count, columns, col, end, part, c, row_c, adds);
+      return multiply_few(rows, first, count, columns, col, end, packs[0], c, row_c, adds);
     }
-    std::int64_t k = 0;
-    do {
-      const std::int64_t depth = std::min(kDepthOfStrip, columns.depth - k);
-      for (std::int64_t at = col; at < end; at += width) {
-        const bool is_last = at + width >= end;
-        const OperandSide next =
-            part_of(columns, is_last ? col : at + width, is_last ? k + depth : k);
-        pack_panel(kernels_, columns, at, k, depth, part);
-        for (std::int64_t row = 0; row < count; row += kGroupRows) {
-          ChainProduct product =
-              chain(rows, first + row, std::min(kGroupRows, count - row), std::min(width, end - at),
-                    k, depth, part, c + row * row_c + (at - col), row_c, adds || k > 0);
-          fetch(next, row / kGroupRows, product);
-          kernels_.multiply(product);
-        }
+    const std::int64_t panels = slices_of(end - col, width);
+    const std::int64_t parts =
+        panels * std::max<std::int64_t>(slices_of(columns.depth, kDepthOfStrip), 1);
+    // A group of rows fetches or copies a line for each number of the depth.
+    const bool packs_ahead = columns.step == 1 && count >= 2 * width / kLineFloats * kGroupRows;
+    bool is_packed = false;
+    for (std::int64_t i = 0; i < parts; ++i) {
+      const OperandSide part = part_of(columns, col, end, i);
+      const OperandSide next = part_of(columns, col, end, i + 1);
+      float* const pack = packs[packs_ahead ? i % 2 : 0];
+      if (!is_packed) pack_panel(kernels_, part, 0, 0, part.depth, pack);
+      is_packed = packs_ahead && part.depth == kDepthOfStrip && is_whole(next);
+      for (std::int64_t row = 0; row < count; row += kGroupRows) {
+        float* const to = c + row * row_c + i % panels * width;
+        ChainProduct product =
+            chain(rows, first + row, std::min(kGroupRows, count - row), part.extent,
+                  i / panels * kDepthOfStrip, part.depth, pack, to, row_c, adds || i >= panels);
+        prepare(next, row / kGroupRows, is_packed ? packs[(i + 1) % 2] : nullptr, product);
+        kernels_.multiply(product);
       }
-      k += kDepthOfStrip;
-    } while (k < columns.depth);
+    }
   }
 
   /// The same for a few rows: from memory comes one cache line of columns after the other.
@@ -260,26 +281,37 @@ class OwnProduct final : public Product {
     }
   }
 
-  /// The panel of columns that begins with column `col`, from number k on.
-  [[nodiscard]] OperandSide part_of(const OperandSide& columns, std::int64_t col,
-                                    std::int64_t k) const {
-    return {columns.values + col * columns.step + k * columns.depth_step,
-            std::min(kernels_.panel, columns.extent - col),
-            std::min(kDepthOfStrip, columns.depth - k), columns.step, columns.depth_step};
+  /// Part i of the columns from `col` to `end`: of each panel in turn kDepthOfStrip numbers, if
+  /// that many are left.
+  [[nodiscard]] OperandSide part_of(const OperandSide& columns, std::int64_t col, std::int64_t end,
+                                    std::int64_t i) const {
+    const std::int64_t panels = slices_of(end - col, kernels_.panel);
+    const std::int64_t at = col + i % panels * kernels_.panel;
+    const std::int64_t k = i / panels * kDepthOfStrip;
+    return {columns.values + at * columns.step + k * columns.depth_step,
+            std::min(kernels_.panel, end - at), std::min(kDepthOfStrip, columns.depth - k),
+            columns.step, columns.depth_step};
   }
 
-  /// Has the product of a group of rows fetch its share of a part, if that is whole.
-  void fetch(const OperandSide& part, std::int64_t group, ChainProduct& product) const {
-    const bool by_depth = part.depth_step != 1;
+  [[nodiscard]] bool is_whole(const OperandSide& part) const {
+    return part.extent == kernels_.panel && part.depth == kDepthOfStrip;
+  }
+
+  /// Has the product of a group of rows fetch its share of the next part, or if the groups above
+  /// have fetched all of it and `pack` is not null, copy its share there.
+  void prepare(const OperandSide& next, std::int64_t group, float* pack,
+               ChainProduct& product) const {
+    const bool by_depth = next.depth_step != 1;
     const std::int64_t rows = by_depth ? kDepthOfStrip : kernels_.panel;
     const std::int64_t cols = by_depth ? kernels_.panel : kDepthOfStrip;
     const std::int64_t lines = cols / kLineFloats;
     const std::int64_t first = group * product.k / lines;
-    const bool is_whole = part.extent >= kernels_.panel && part.depth == kDepthOfStrip;
-    if (!is_whole || product.k < kDepthOfStrip || first >= rows) return;
-    product.row_ahead = by_depth ? part.depth_step : part.step;
-    product.ahead = part.values + first * product.row_ahead;
+    const bool copies = pack != nullptr && first >= rows;
+    if (!is_whole(next) || product.k < kDepthOfStrip || first >= (copies ? 2 : 1) * rows) return;
+    product.row_ahead = by_depth ? next.depth_step : next.step;
+    product.ahead = next.values + first % rows * product.row_ahead;
     product.lines_ahead = lines;
+    if (copies) product.copy = pack + first % rows * cols;
   }
 
   ChainProduct chain(const Rows& rows, std::int64_t first, std::int64_t count, std::int64_t cols,
@@ -319,12 +351,14 @@ class OwnProduct final : public Product {
     alignas(64) float sums[kRowsOfTask * kMaxStrip];
     multiply_task(rows, first, count, roles.columns, panels, col, sums, cols);
     if (!roles.is_transposed) {
-      return finish_tile(op, addresses, {first, count, col, cols}, sums);
+      return finish_tile(op, addresses, {first, count, col, cols}, sums, cols);
     }
-    alignas(64) float transposed[kRowsOfTask * kMaxStrip];
-    for (std::int64_t i = 0; i < count; ++i)
-      for (std::int64_t j = 0; j < cols; ++j) transposed[j * count + i] = sums[i * cols + j];
-    finish_tile(op, addresses, {col, cols, first, count}, transposed);
+    alignas(64) float transposed[kMaxStrip * kMaxPanel];
+    for (std::int64_t row = 0; row < count; row += kernels_.panel) {
+      const std::int64_t rows_here = std::min(kernels_.panel, count - row);
+      kernels_.pack(sums + row * cols, cols, 1, rows_here, cols, transposed);
+      finish_tile(op, addresses, {col, cols, first + row, rows_here}, transposed, kernels_.panel);
+    }
   }
 
   const VectorKernels& kernels_;

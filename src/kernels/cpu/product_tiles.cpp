@@ -110,7 +110,8 @@ void activation_tile(const BoundGemm& g, const Tile& tile) {
   });
 }
 
-void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, const float* sums) {
+void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, const float* sums,
+                 std::int64_t row_sums) {
   with_number(op.c.dtype, [&]<class Number>(Number) {
     const auto at = [&](const std::optional<Tensor>& tensor) {
       return tensor ? addresses.at<Number>(*tensor) : nullptr;
@@ -121,7 +122,7 @@ void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, c
       const ActivationElement<Formula, Number> element{c, at(op.pre_activation)};
       for (std::int64_t i = 0; i < tile.rows; ++i) {
         const std::int64_t first = (tile.row + i) * op.c.cols + tile.col;
-        const float* const row = sums + i * tile.cols;
+        const float* const row = sums + i * row_sums;
         const auto run = [&](const auto& x) { activate_run(element, first, tile.cols, x); };
         if (bias != nullptr) {
           run([=](std::int64_t j) { return row[j] + float_of(bias[j]); });

@@ -77,9 +77,10 @@ TileProduct begin_tile(const BoundGemm& g, const Tile& tile);
 /// The activation, if the op has one.
 void activation_tile(const BoundGemm& g, const Tile& tile);
 
-/// Writes c of the tile from the dense `sums` of op(a) op(b), with bias, beta and activation, in
-/// the op's types.
-void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, const float* sums);
+/// Writes c of the tile from the sums of op(a) op(b), whose rows are row_sums numbers apart, with
+/// bias, beta and activation, in the op's types.
+void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, const float* sums,
+                 std::int64_t row_sums);
 
 /// The bias and the activation, for a c that did not start with the bias.
 void bias_activation_tile(const BoundGemm& g, const Tile& tile);

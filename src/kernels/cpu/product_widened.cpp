@@ -118,7 +118,7 @@ void run_tiles(const Product& product, const Gemm& op, const Addresses& addresse
       failed.store(true, std::memory_order_relaxed);
       return;
     }
-    finish_tile(op, addresses, tile, sums);
+    finish_tile(op, addresses, tile, sums, tile.cols);
   });
   BARESTEP_REQUIRE(!failed.load(std::memory_order_relaxed), "the library computed no product");
 }

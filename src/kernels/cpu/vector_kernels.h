@@ -36,6 +36,8 @@ struct ChainProduct {
   /// row_ahead numbers apart, row by row: memory answers neighbors together.
   const float* ahead = nullptr;
   std::int64_t row_ahead = 0, lines_ahead = 1;
+  /// If not null, the lines are copied there, one after the other.
+  float* copy = nullptr;
 };
 
 /// A tile of a product in plain loops.
