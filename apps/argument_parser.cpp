@@ -60,6 +60,7 @@ class HelpFormatter : public CLI::Formatter {
       usage += fmt::format(" {}{}", option->get_name(),
                            option->get_items_expected_max() > 1 ? "..." : "");
     }
+    if (app->get_prefix_command()) usage += " command...";
     return usage + "\n\n";
   }
   [[nodiscard]] std::string make_group(std::string group, bool is_positional,
@@ -100,6 +101,11 @@ Argument several(Argument argument) {
   return argument;
 }
 
+Argument rest(Argument argument) {
+  argument.takes_rest = argument.takes_several = argument.is_required = true;
+  return argument;
+}
+
 Argument with_values(Argument argument, std::vector<std::string> values) {
   argument.values = std::move(values);
   return argument;
@@ -124,6 +130,11 @@ class ArgumentParser::Bound final : public Command {
   }
 
   void add(Argument argument) override {
+    if (argument.takes_rest) {
+      app_.prefix_command();
+      arguments_.push_back(std::move(argument));
+      return;
+    }
     const bool has_value = !is_flag(argument);
     CLI::Option* added = has_value ? app_.add_option(argument.name) : app_.add_flag(argument.name);
     if (has_value) added->type_name(argument.type);
@@ -142,7 +153,8 @@ class ArgumentParser::Bound final : public Command {
   /// Checks and reads the values given.
   void read() const {
     for (const Argument& argument : arguments_) require_sound(argument);
-    if (!app_.remaining().empty()) refuse_unknown(app_.remaining().front());
+    const std::vector<std::string> remaining = app_.remaining();
+    if (!remaining.empty() && rest().empty()) refuse_unknown(remaining.front());
     for (const Argument& argument : arguments_) {
       if (argument.is_required && given(argument).empty()) {
         refuse_usage(has_dashes(argument) ? "option" : "argument", argument.name, "is missing",
@@ -166,13 +178,20 @@ class ArgumentParser::Bound final : public Command {
   [[nodiscard]] bool is_shown() const { return !app_.get_description().empty(); }
 
  private:
-  [[nodiscard]] const std::vector<std::string>& given(const Argument& argument) const {
-    return app_.get_option(argument.name)->results();
+  [[nodiscard]] std::vector<std::string> given(const Argument& argument) const {
+    return argument.takes_rest ? rest() : app_.get_option(argument.name)->results();
+  }
+
+  /// What CLI11 left to a command that takes it; it begins with no option, or that is unknown.
+  [[nodiscard]] std::vector<std::string> rest() const {
+    std::vector<std::string> remaining = app_.remaining();
+    const bool begins = !remaining.empty() && !remaining.front().starts_with('-');
+    return begins && app_.get_prefix_command() ? remaining : std::vector<std::string>();
   }
 
   /// Rejects what CLI11 accepts: an option given twice, or the next option taken as a value.
   void require_sound(const Argument& argument) const {
-    const std::vector<std::string>& texts = given(argument);
+    const std::vector<std::string> texts = given(argument);
     if (texts.size() > 1 && !argument.takes_several) {
       refuse_usage("option", argument.name, "given twice", "give it once");
     }

@@ -26,6 +26,7 @@ struct Argument {
   std::string group = "Options";
   bool is_required = false;
   bool takes_several = false;  // for positional arguments
+  bool takes_rest = false;     // itself and all that follows, options too; after it no other
   Read read{};                 // called for each value after all arguments are known
 };
 
@@ -38,6 +39,7 @@ Argument option(std::string name, std::string type, std::string help, Read read)
 Argument flag(std::string name, std::string help, bool& member);
 Argument required(Argument argument);
 Argument several(Argument argument);
+Argument rest(Argument argument);
 
 /// An argument with these words for values.
 Argument with_values(Argument argument, std::vector<std::string> values);

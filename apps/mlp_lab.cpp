@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "argument_parser.h"
+#include "command_line.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "lab/commands.h"
@@ -39,6 +41,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab run all --quick
   mlp_lab run amdahl --with-pytorch --python /usr/bin/python3
   mlp_lab report scaling
+  mlp_lab what-if --check mpirun -np 2 mlp_ddp --slow-rank 1:20
   mlp_lab sheet homework1 --quick --pdf
   mlp_lab sheet my-sheet.md --machine a100-nvlink
   mlp_lab validate
@@ -92,12 +95,8 @@ Argument margin_option(double& margin) {
                 });
 }
 
-/// The options of every command that measures.
-void add_study_options(Command& run, StudyOptions& study) {
-  study.output = "lab-results";
-  run.add(option("--output", "DIR",
-                 "folder for results and report, created if needed (lab-results)",
-                 to_path(study.output)));
+/// How every command measures.
+void add_measuring_options(Command& run, StudyOptions& study) {
   run.add(flag("--quick", "a small model and few steps: a minute or less for each experiment",
                study.quick));
   run.add(option("--starts", "N",
@@ -106,13 +105,6 @@ void add_study_options(Command& run, StudyOptions& study) {
   run.add(flag("--wait-quiet", "before each start, wait until other programs leave the cores alone",
                study.wait_quiet));
   run.add(margin_option(study.margin));
-  run.add(option("--ranks", "N,N,...",
-                 "numbers of ranks in scaling experiments, which always include 1 (1,2,4,...)",
-                 [&study](const RawValue& given) {
-                   rank_counts_of(given);
-                   study.given["ranks"] = given.text;
-                 }));
-  run.add(device_option(study.device));
   run.add(option("--card", "FILE",
                  "the machine's rates, as written by mlp_lab card; without it they are measured",
                  to_path(study.card)));
@@ -120,6 +112,22 @@ void add_study_options(Command& run, StudyOptions& study) {
       option("--memory", "SIZE",
              "memory of the machine, or of a GPU, that runs may use, such as 16GiB (what is free)",
              [&study](const RawValue& given) { study.memory = byte_count(given); }));
+}
+
+/// The options of every command that runs experiments.
+void add_study_options(Command& run, StudyOptions& study) {
+  study.output = "lab-results";
+  run.add(option("--output", "DIR",
+                 "folder for results and report, created if needed (lab-results)",
+                 to_path(study.output)));
+  add_measuring_options(run, study);
+  run.add(option("--ranks", "N,N,...",
+                 "numbers of ranks in scaling experiments, which always include 1 (1,2,4,...)",
+                 [&study](const RawValue& given) {
+                   rank_counts_of(given);
+                   study.given["ranks"] = given.text;
+                 }));
+  run.add(device_option(study.device));
   // What runs read, write and where they are is the experiments' choice.
   static constexpr std::string_view kChosen[] = {
       "batch-per-rank", "data",   "device",  "devices",    "epochs",
@@ -154,6 +162,64 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
            study.with_pytorch));
   run.add(option("--python", "PROGRAM", "a Python interpreter with PyTorch (python3)",
                  to_text(study.python)));
+}
+
+struct WhatIfRequest {
+  StudyOptions study{};
+  bool checks = false;
+  std::vector<std::string> command{};
+};
+
+/// "mpirun -np 2" before a trainer: its ranks, and where the trainer stands.
+int ranks_of_command(const std::vector<std::string>& command, std::size_t& place) {
+  const auto is_mpirun = [](const std::string& word) {
+    return std::filesystem::path(word).filename() == "mpirun";
+  };
+  if (!is_mpirun(command.at(0))) return 1;
+  const bool counts = command.size() > 3 && (command[1] == "-np" || command[1] == "-n");
+  if (!counts || command[3].starts_with('-')) {
+    fail(ExitCode::kUsage, {.what = "command",
+                            .value = command[0],
+                            .why = "mlp_lab starts the ranks itself, all on this machine",
+                            .remedy = "give mpirun -np N and a trainer"});
+  }
+  place = 3;
+  return static_cast<int>(whole_number({.where = command[1], .text = command[2]}, {1, 1 << 20}));
+}
+
+void ask_what_if(const WhatIfRequest& requested) {
+  std::size_t place = 0;
+  Run run{.ranks = ranks_of_command(requested.command, place)};
+  const std::string name = std::filesystem::path(requested.command[place]).filename().string();
+  const auto* const program = std::ranges::find(kTrainingPrograms, name, &TrainingProgram::name);
+  if (program == std::end(kTrainingPrograms) || (place > 0 && !has_ranks(program->usual))) {
+    fail(ExitCode::kUsage,
+         {.what = "command",
+          .value = name,
+          .why = place > 0 ? "has no ranks" : "is no trainer",
+          .remedy = "give mlp_single, mlp_dp or mpirun -np N mlp_ddp, and its options"});
+  }
+  const CommandLine line = parse_command_line(
+      program->usual, {requested.command.begin() + static_cast<std::ptrdiff_t>(place) + 1,
+                       requested.command.end()});
+  if (!line.answer.empty()) return print_now(line.answer);
+  run.config = line.config;
+  what_if(requested.study, std::move(run), requested.checks);
+}
+
+void add_what_if(ArgumentParser& parser, WhatIfRequest& requested) {
+  Command& asks = parser.add_command(
+      "what-if", "Measure a trainer's run, and predict what it gains from changes of its options.",
+      [&] { ask_what_if(requested); });
+  asks.add(flag("--check", "also make each change, in turn with the run, and measure what it gains",
+                requested.checks));
+  asks.add(option("--output", "DIR", "keep the results there, with a report",
+                  to_path(requested.study.output)));
+  add_measuring_options(asks, requested.study);
+  asks.add(with_values(
+      rest(option("command", "", "of a trainer, with mpirun -np N before mlp_ddp",
+                  [&](const RawValue& given) { requested.command.push_back(given.text); })),
+      {"mlp_single", "mlp_dp", "mlp_ddp", "mpirun"}));
 }
 
 struct SheetRequest {
@@ -398,6 +464,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
                      list_experiments);
   StudyOptions study{.version = kVersion};
   add_run(parser, study);
+  WhatIfRequest question{.study = {.version = kVersion}};
+  add_what_if(parser, question);
   SheetRequest sheet;
   sheet.options.study.version = kVersion;
   add_sheet(parser, sheet);

@@ -2,6 +2,8 @@
 
 A command line counts once, against the median of its measurements; cases beyond the cores are shown only.
 Direction: of two cases of an experiment whose measured intervals are apart, the faster one was predicted.
+Studies of `mlp_lab what-if --check` come with the errors of predicted gains, by what they were made from;
+their direction is right where a gain whose interval excludes 1 was predicted to be a gain, or a loss a loss.
 """
 
 import collections
@@ -75,9 +77,43 @@ def row(name, errors, pairs):
     return f"{name:<22}{len(sizes):>12}" + "".join(f"{percent(each):>18}" for each in figures) + f"  {direction}"
 
 
+def error_of_gain(gain):
+    return gain["gain"]["median"] / gain["measured_gain"]["median"] - 1
+
+
+def show_gains(experiments):
+    """A row for what predictions of gains were made from, the worst, and all; nothing if none was checked."""
+    checked = [
+        (experiment["cases"][0], gain)
+        for experiment in experiments
+        for gain in experiment.get("gains", [])
+        if gain["gain"] and gain["measured_gain"]
+    ]
+    if not checked:
+        return
+    title = f"{'gains made from':<32}{'predictions':>12}{'median':>18}{'90th percentile':>18}{'worst':>18}"
+    print(f"{title}  direction right")
+    for made_from in ("all", *sorted({gain["made_from"] for _, gain in checked})):
+        own = [gain for _, gain in checked if made_from in ("all", gain["made_from"])]
+        pairs = []
+        for gain in own:
+            low, high = gain["measured_gain"]["low"], gain["measured_gain"]["high"]
+            if low is not None and (low > 1 or high < 1):
+                pairs.append(((), (gain["gain"]["median"] > 1) == (low > 1)))
+        print(row(f"{made_from:<32}", [error_of_gain(gain) for gain in own], pairs))
+    print(f"\nThe {WORST} worst gains, predicted and measured:")
+    for case, gain in sorted(checked, key=lambda each: -abs(error_of_gain(each[1])))[:WORST]:
+        print(
+            f"{100 * error_of_gain(gain):>+8.1f} %{gain['gain']['median']:>8.3f}x"
+            f"{gain['measured_gain']['median']:>8.3f}x  {gain['change']}: {case['command']}"
+        )
+    print()
+
+
 def main():
     studies = [json.load(open(path)) for path in sys.argv[1:]]
     experiments = [each for study in studies for each in study["experiments"]]
+    show_gains(experiments)
     within, lines, pairs = [], [], []
     for experiment in experiments:
         predicted = [case for case in experiment["cases"] if "predicted_step_s" in case]

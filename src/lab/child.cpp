@@ -118,6 +118,24 @@ double seconds_of(const timeval& time) {
 
 }  // namespace
 
+TemporaryFolder::TemporaryFolder(std::string_view use) {
+  std::error_code error;
+  path_ = std::filesystem::temp_directory_path(error);
+  if (error) {
+    const char* const named = std::getenv("TMPDIR");
+    fail(ExitCode::kCannotCreate, {.what = "temporary folder",
+                                   .value = named == nullptr ? "/tmp" : named,
+                                   .why = error.message(),
+                                   .remedy = "set TMPDIR to a writable folder"});
+  }
+  path_ /= "mlp_lab-" + std::string(use) + std::to_string(::getpid());
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
 ChildResult run_child(const std::vector<std::string>& command,
                       const std::vector<std::string>& environment) {
   OutputPipe out, err;

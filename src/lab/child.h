@@ -1,10 +1,26 @@
 // Starts a program, waits for it, and returns what it wrote.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace barestep {
+
+/// The path of a folder for files that nobody needs later; it is removed with all that is in it.
+class TemporaryFolder {
+ public:
+  /// `use` is a part of its name. Throws Error(kCannotCreate) if there is no place for it.
+  explicit TemporaryFolder(std::string_view use);
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder();
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 struct ChildResult {
   int exit_code = 0;  // 128 + n if signal n ended it

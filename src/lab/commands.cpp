@@ -8,8 +8,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
-#include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "core/host.h"
@@ -102,6 +101,10 @@ StudyIdentity identity_of(const StudyOptions& options) {
   return identity;
 }
 
+void show_report(const std::filesystem::path& folder, const char* name = "report.html") {
+  show(fmt::format("Report: {}\n", on_one_line((folder / name).string())));
+}
+
 void print_prediction(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
   if (!prediction.timed.empty()) show(prediction.timed.front().text + "\n");
@@ -136,19 +139,6 @@ void require_memory(const Study& study, const std::vector<const Experiment*>& re
   } else if (!study.identity().on_gpu) {
     study.require_memory(requested, host_memory().free_bytes);
   }
-}
-
-std::filesystem::path scratch_folder() {
-  std::error_code error;
-  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
-  if (error) {
-    const char* const named = std::getenv("TMPDIR");
-    fail(ExitCode::kCannotCreate, {.what = "temporary folder",
-                                   .value = named == nullptr ? "/tmp" : named,
-                                   .why = error.message(),
-                                   .remedy = "set TMPDIR to a writable folder"});
-  }
-  return temporary / fmt::format("mlp_lab-{}", ::getpid());
 }
 
 /// The card must not overwrite one of the programs that measure it.
@@ -242,7 +232,68 @@ void run_study(const StudyOptions& options) {
   const Report report = measured_report(options, requested);
   print_findings(report, requested);
   print_prediction(report);
-  show(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
+  show_report(options.output);
+}
+
+namespace {
+
+/// Its files are the study's, and it makes the steps of one run.
+void require_plain_training(const TrainConfig& config) {
+  for (const Option& option : options_of(config.parallel.scheme)) {
+    const std::optional<std::string> text = option.value.text(config);
+    const bool is_sweep = option.name == "batch-size" && !config.data.sweep.empty();
+    const bool is_of_outputs = option.group == "Observing" || option.group == "Files";
+    if (!is_sweep && (!is_of_outputs || text == option.value.text({}))) continue;
+    refuse_options(
+        fmt::format("--{}", option.name), is_flag(option) ? "" : text.value_or(""),
+        is_sweep ? "is several runs" : "a run that is changed and measured has no outputs",
+        is_sweep ? "give one size" : "leave it out");
+  }
+}
+
+/// As the study's options; what the trainers choose by the machine is chosen here.
+GivenOptions options_of_study(Run run, const StudyIdentity& identity) {
+  TrainConfig& config = run.config;
+  std::vector<std::string>& devices = config.device.devices;
+  const bool is_process = run.scheme() == SchemeKind::kDataParallel;
+  if (is_process && devices.empty()) {
+    const std::int64_t count = identity.on_gpu
+                                   ? identity.machine.gpus
+                                   : std::max<std::int64_t>(config.parallel.pipeline, 2);
+    for (std::int64_t i = 0; i < count; ++i) {
+      devices.push_back(identity.on_gpu ? fmt::format("cuda:{}", i) : "cpu");
+    }
+    if (config.device.device.starts_with("cuda:")) devices = {config.device.device};
+  }
+  GivenOptions given = given_of(run);
+  if (is_process) given["scheme"] = name_of(run.scheme());
+  if (run.has_ranks()) given["ranks"] = std::to_string(run.ranks);
+  if (config.model.layers.empty()) {
+    given.emplace("dim", std::to_string(identity.on_gpu ? kDefaultDimCuda : kDefaultDimCpu));
+    given.emplace("depth", std::to_string(kDefaultDepth));
+  }
+  return given;
+}
+
+}  // namespace
+
+void what_if(StudyOptions options, Run run, bool checks) {
+  require_plain_training(run.config);
+  const DeviceConfig& device = run.config.device;
+  const std::string& first = device.devices.empty() ? device.device : device.devices.front();
+  options.device = first.substr(0, first.find(':'));
+  const StudyIdentity identity = identity_of(options);
+  options.given = options_of_study(std::move(run), identity);
+  const Experiment& experiment = what_if_experiments()[checks ? 1 : 0];
+  const int units = identity.on_gpu ? identity.machine.gpus : identity.machine.cores;
+  const Setting setting = new_setting(options.quick, identity.on_gpu, units, options.given);
+  require(experiment.cases(setting).front().workload);
+  const TemporaryFolder scratch("what-if-");
+  const bool keeps = !options.output.empty();
+  if (!keeps) options.output = scratch.path();
+  const Report report = measured_report(options, {&experiment});
+  print_findings(report, {&experiment});
+  if (keeps) show_report(options.output);
 }
 
 namespace {
@@ -305,7 +356,7 @@ void report_study(const std::filesystem::path& folder, double margin, bool pdf) 
   write_report(folder, report_of(study, margin));
   const char* const name = pdf ? "report.pdf" : "report.html";
   if (pdf) print_pdf(folder / "report.html", folder / name);
-  show(fmt::format("Report: {}\n", on_one_line((folder / name).string())));
+  show_report(folder, name);
 }
 
 void print_amdahl(double serial, const std::vector<int>& ranks) {
@@ -339,7 +390,8 @@ void print_card(const StudyOptions& options) {
   require_card_output(options.output, folder_of_program());
   let_signals_stop_children();
   const StudyIdentity identity = identity_of(options);
-  const std::string text = json_of(measured_card(identity, scratch_folder()));
+  const TemporaryFolder scratch("");
+  const std::string text = json_of(measured_card(identity, scratch.path()));
   end_progress();
   if (options.output.empty()) {
     print_now(text);

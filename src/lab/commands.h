@@ -41,6 +41,12 @@ void list_experiments();
 /// a trainer stop it; the same command continues from there. Throws Error.
 void run_study(const StudyOptions& options);
 
+/// Measures the run of a trainer, on this machine, and prints what it would gain from changes of
+/// its options; if `checks`, makes each of them in turn with the run and prints what it gained. Of
+/// `options`, the trainers' and the device are the run's. Writes a report, if there is a folder for
+/// it. Throws Error: what require() throws, kConfiguration for outputs of the run.
+void what_if(StudyOptions options, Run run, bool checks);
+
 struct SheetOptions {
   std::string name{};                // of a sheet, or a file in .md
   std::string machine = kUsualCard;  // of the GPUs that are simulated

@@ -24,12 +24,24 @@ first = [case("one", "mlp_single --dim 8", 1.0, 1.1), case("zero", "mpirun -np 2
          case("many", "mpirun -np 4 mlp_ddp", 1.0, 9.0, beyond=True),
          {"key": "unpredicted", "command": "mlp_single", "beyond_cores": False}]
 second = [case("again", "mlp_single --dim 8", 1.2, 1.1)]
+
+
+def gain(change, made_from, predicted, measured, width=0.01):
+    if predicted is not None:
+        predicted = {"median": predicted, "low": None, "high": None}
+    return {"case": change, "change": change, "made_from": made_from, "step_s": None, "gain": predicted,
+            "measured_gain": {"median": measured, "low": measured - width, "high": measured + width}}
+
+
+gains = [gain("--delay-ms 0", "measured spans", 2.1, 2.0), gain("--batch-size 16", "ratio", 0.9, 1.2),
+         gain("--threads 1", "ratio", 0.9, 1.0), gain("--precision bf16", "no rate", None, 2.0)]
 with tempfile.TemporaryDirectory() as folder:
     files = []
     for name, cases in (("a", first), ("b", second)):
         files.append(f"{folder}/{name}.json")
         with open(files[-1], "w") as file:
-            json.dump({"experiments": [{"name": name, "cases": cases}]}, file)
+            experiment = {"name": name, "cases": cases} | ({"gains": gains} if name == "b" else {})
+            json.dump({"experiments": [experiment]}, file)
     sys.argv[1:] = files
     with contextlib.redirect_stdout(io.StringIO()) as out:
         predictions.main()
@@ -41,5 +53,10 @@ assert "local SGD 1 75.0 % 75.0 % 75.0 % 0 of 2, 0.0 %" in lines, out.getvalue()
 assert "-75.0 % backward -500.000 ms a: local" in lines, out.getvalue()
 assert "a: many 1000.000 ms 9000.000 ms +800.0 % beyond the cores" in lines, out.getvalue()
 assert not any("unpredicted" in line for line in lines)
+# Of the gains, two are certain; of these the batch was predicted to lose.
+assert "all 3 10.0 % 22.0 % 25.0 % 1 of 2, 50.0 %" in lines, out.getvalue()
+assert "measured spans 1 5.0 % 5.0 % 5.0 % 1 of 1, 100.0 %" in lines, out.getvalue()
+assert "-25.0 % 0.900x 1.200x --batch-size 16: mlp_single --dim 8" in lines, out.getvalue()
+assert not any("bf16" in line for line in lines)
 assert predictions.scheme_of("mpirun -np 4 mlp_ddp --tensor 2 --pipeline 2") == "ddp, tensor, pipeline"
 assert predictions.scheme_of("mlp_dp --devices cpu,cpu --pipeline 2") == "stages of a process"

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
@@ -28,6 +29,7 @@ using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 class MlpLab : public TempDirTest {
@@ -342,6 +344,55 @@ TEST_F(MlpLab, StartsRanksItself) {
       json::parse(read_file(folder() / "lab-results/runs/imbalance/slow-rank-0.0.json"));
   EXPECT_EQ(start.at("ranks").size(), 2U);
   EXPECT_TRUE(start.at("lost_share").is_number());
+}
+
+TEST_F(MlpLab, PredictsWhatChangesGainAndMakesThem) {
+  // A pause of 5 ms in steps of some 100 us: predicted to gain, however busy the machine is.
+  const std::vector<std::string> command = {
+      "mlp_single", "--device", "cpu",     "--threads", "1",          "--dim", "32",
+      "--depth",    "2",        "--steps", "8",         "--delay-ms", "5"};
+  std::vector<std::string> asked = {"what-if", "--card", card(), "--starts", "1"};
+  asked.insert(asked.end(), command.begin(), command.end());
+  const ProcessResult predicted = run(asked);
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_THAT(predicted.out, AllOf(ContainsRegex("\n    --delay-ms 0 +[0-9]"),
+                                   ContainsRegex("\n    --batch-size 128 +[0-9]"),
+                                   ContainsRegex("\n    the injected delay +[0-9]"),
+                                   Not(HasSubstr("measured gain")), Not(HasSubstr("Report"))));
+  EXPECT_THAT(names(), UnorderedElementsAre("card.json")) << "nothing is kept";
+  asked.insert(asked.begin() + 1, {"--check", "--output", "kept"});
+  const ProcessResult checked = run(asked);
+  ASSERT_EQ(checked.exit_code, 0) << checked.err;
+  EXPECT_THAT(checked.out,
+              AllOf(HasSubstr("measured gain"), HasSubstr("Report: kept/report.html\n")));
+  const json schema = json::parse(read_file(BARESTEP_SCHEMA));
+  const json results = json::parse(read_file(folder() / "kept/results.json"));
+  EXPECT_EQ(schema_violation(results, schema, schema), "");
+  const json& section = results.at("experiments").at(0);
+  EXPECT_EQ(section.at("command"),
+            "mlp_lab what-if --check mlp_single --dim 32 --depth 2 --steps 8 --device cpu "
+            "--threads 1 --delay-ms 5");
+  const json& gains = section.at("gains");
+  EXPECT_EQ(section.at("cases").size(), gains.size() + 1);
+  const auto is_pause = [](const json& gain) { return gain.at("case") == "no-delay"; };
+  const auto pause = std::ranges::find_if(gains, is_pause);
+  ASSERT_NE(pause, gains.end());
+  EXPECT_GT(pause->at("gain").at("median"), 1);
+  EXPECT_EQ(pause->at("made_from"), "measured spans");
+  EXPECT_TRUE(pause->at("measured_gain").at("median").is_number());
+  EXPECT_EQ(run({"report", "kept"}).exit_code, 0);
+  EXPECT_EQ(run({"what-if", "mlp_single", "--version"}).out.substr(0, 10), "mlp_single");
+}
+
+TEST_F(MlpLab, AsksWhatRanksWouldGain) {
+  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
+  const ProcessResult result =
+      run({"what-if", "--card", card(), "--starts", "1", "mpirun", "-np", "2", "build/mlp_ddp",
+           "--device", "cpu", "--dim", "32", "--depth", "2", "--steps", "8", "--slow-rank", "1:5"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(ContainsRegex("\n    --slow-rank 1:0 +[0-9]"),
+                                ContainsRegex("\n    --scheme factor +[0-9]"),
+                                HasSubstr("Refused: --update 'fused': ")));
 }
 
 TEST_F(MlpLab, ComparesWithPyTorchOnTheSameDevice) {

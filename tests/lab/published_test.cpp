@@ -164,6 +164,26 @@ std::string table_of(std::string_view title, const std::vector<PublishedNumber>&
   return text;
 }
 
+/// The summaries that bench/predictions.sh and bench/what_if.sh keep of machines; older files have
+/// none.
+std::string errors_of_predictions() {
+  std::string text;
+  const std::filesystem::path results = std::filesystem::path(BARESTEP_DOCS) / "../bench/results";
+  std::set<std::filesystem::path> machines;
+  for (const auto& folder : std::filesystem::directory_iterator(results)) machines.insert(folder);
+  for (const std::filesystem::path& machine : machines) {
+    for (const char* name : {"predictions.txt", "what_if.txt"}) {
+      if (!std::filesystem::exists(machine / name)) continue;
+      const std::string kept = read_file(machine / name);
+      const std::string summary = kept.substr(0, kept.find("\nexperiment: case"));
+      if (summary.find("90th percentile") == std::string::npos) continue;
+      text += fmt::format("\n`bench/results/{}/{}`:\n\n```\n{}```\n", machine.filename().string(),
+                          name, summary);
+    }
+  }
+  return text.empty() ? "" : "\n## Errors of our own predictions\n" + text;
+}
+
 TEST(PublishedNumbers, StandOnTheirPageBesideOurs) {
   const std::filesystem::path page = std::filesystem::path(BARESTEP_DOCS) / "published.md";
   const std::string text = read_file(page);
@@ -175,7 +195,7 @@ TEST(PublishedNumbers, StandOnTheirPageBesideOurs) {
   const std::string expected =
       text.substr(0, mark) + std::string(kMark) + table_of("Independent of hardware", exact) +
       table_of("Of other hardware, beside simulated ones", cited_numbers()) +
-      table_of("Claims that do not reproduce", differing_numbers());
+      table_of("Claims that do not reproduce", differing_numbers()) + errors_of_predictions();
   if (std::getenv("BARESTEP_WRITE_DOCS") != nullptr) std::ofstream(page) << expected;
   EXPECT_EQ(read_file(page), expected)
       << "run BARESTEP_WRITE_DOCS=1 build/tests/lab_test --gtest_filter='PublishedNumbers.*'";

@@ -154,6 +154,29 @@ Run asked_run(const GivenOptions& given) {
   return asked;
 }
 
+namespace {
+
+/// Makes a batch size of each rank that of all.
+void count_whole_batch(TrainConfig& config, int ranks) {
+  ParallelConfig& parallel = config.parallel;
+  if (!parallel.batch_per_rank || parallel.global_batch) return;
+  parallel.batch_per_rank = false;
+  config.data.batch_size *= std::max<std::int64_t>(ranks / least_per_copy(parallel), 1);
+}
+
+}  // namespace
+
+GivenOptions given_of(const Run& run) {
+  TrainConfig config = run.config;
+  count_whole_batch(config, run.ranks);
+  GivenOptions given;
+  for (const Option& option : options_of(run.scheme())) {
+    const std::optional<std::string> text = option.value.text(config);
+    if (text && text != option.value.text({})) given.emplace(option.name, *text);
+  }
+  return given;
+}
+
 Run run_on(const Run& asked, const MachineCard& card, int ranks) {
   Run run = asked;
   run.ranks = ranks;
@@ -179,10 +202,7 @@ Run run_on(const Run& asked, const MachineCard& card, int ranks) {
   const auto all_but = [&](std::int64_t other) { return std::max<std::int64_t>(ranks / other, 1); };
   if (parallel.tensor == kAllRanks) parallel.tensor = all_but(parallel.pipeline);
   if (parallel.pipeline == kAllRanks) parallel.pipeline = all_but(parallel.tensor);
-  if (parallel.batch_per_rank && !parallel.global_batch) {
-    parallel.batch_per_rank = false;
-    config.data.batch_size *= std::max<std::int64_t>(ranks / least_per_copy(parallel), 1);
-  }
+  count_whole_batch(config, ranks);
   return run;
 }
 

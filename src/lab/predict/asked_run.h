@@ -37,6 +37,9 @@ std::vector<std::string_view> scheme_names();
 /// that no trainer has, and for a value that it does not allow.
 Run asked_run(const GivenOptions& given);
 
+/// The options from which asked_run() has this run of a trainer, but for its scheme and its ranks.
+GivenOptions given_of(const Run& run);
+
 /// A run on one rank, which is mlp_single's, or on `ranks` ranks of mlp_ddp or devices of mlp_dp.
 Run run_on(const Run& asked, const MachineCard& card, int ranks);
 

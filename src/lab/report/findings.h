@@ -95,12 +95,29 @@ struct Plot {
   std::optional<PlotLimit> limit{};  // of bars
 };
 
+/// What a run gains from a change of its options: the samples a second with it over those without.
+/// Ratios of its measured samples, if the change was made too.
+struct PredictedGain {
+  std::string key{};                         // of the case with the change
+  std::string change{};                      // as one types it
+  std::string made_from{};                   // what the prediction rests on, or why there is none
+  std::optional<Estimate> step_s{}, gain{};  // predicted
+  std::optional<Estimate> measured{};        // the gain
+
+  /// (predicted - measured) / measured; nothing if it lacks one of them.
+  [[nodiscard]] std::optional<double> error() const {
+    if (!gain || !measured) return std::nullopt;
+    return gain->median / measured->median - 1;
+  }
+};
+
 struct Findings {
   std::vector<Finding> timed{};    // about times, the main one first
   std::vector<Finding> untimed{};  // about bytes, splits and losses, which have no noise
   std::vector<Comparison> comparisons{};
   std::vector<FindingTable> tables{};
   std::vector<Plot> plots{};
+  std::vector<PredictedGain> gains{};  // the largest first
 };
 
 /// Their texts; of all findings, the timed ones first.

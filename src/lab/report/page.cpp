@@ -320,28 +320,6 @@ std::string html_of_markdown(std::string_view markdown) {
   return text;
 }
 
-namespace {
-
-/// The browser's own files, which nobody needs later.
-class TemporaryFolder {
- public:
-  TemporaryFolder()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("mlp_lab-page-{}", ::getpid())) {
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-}  // namespace
-
 std::string find_page_printer() {
   for (const char* name : {"chromium", "chromium-browser", "google-chrome", "weasyprint"}) {
     if (std::string found = find_on_path(name); !found.empty()) return found;
@@ -362,7 +340,7 @@ void print_pdf(const std::filesystem::path& page, const std::filesystem::path& p
   const std::string printer = page_printer();
   const std::filesystem::path from = std::filesystem::absolute(page);
   const std::filesystem::path to = std::filesystem::absolute(pdf);
-  const TemporaryFolder profile;
+  const TemporaryFolder profile("page-");  // the browser's own files
   std::vector<std::string> command = {printer, from.string(), to.string()};
   if (!printer.ends_with("weasyprint")) {
     command = {printer,

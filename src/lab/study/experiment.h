@@ -115,7 +115,8 @@ struct Experiment {
   /// star stands for what the setting decides. Names of tables end in "-table", of plots in
   /// "-plot", or are that alone.
   const char* names;
-  bool chooses = true;  // whether an answer compares more than two of its cases with another
+  bool chooses = true;      // whether an answer compares more than two of its cases with another
+  bool of_command = false;  // its first case is the trainer's run that `mlp_lab what-if` was given
 
   /// Whether one of its cases needs ranks, a data set, or PyTorch's scripts, so that it runs only
   /// if requested.
@@ -130,6 +131,9 @@ int starts_of(const Experiment& experiment, const Setting& setting);
 
 /// All, in the order of the course that docs/sheets.md names.
 std::span<const Experiment> experiments();
+
+/// Those of `mlp_lab what-if`: only the run, and with every change of it made, too.
+std::span<const Experiment> what_if_experiments();
 
 /// Throws Error(kUsage), with the nearest name, if no experiment has this name.
 const Experiment& experiment_of(std::string_view name);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -83,9 +84,26 @@ std::vector<DistinctPrediction> distinct_predictions(const std::vector<const Res
   return distinct;
 }
 
-/// Counts the pairs of cases whose measured times certainly differ, and those of which the one that
-/// was predicted to be faster is.
-void count_directions(const Results& results, PredictionSummary& summary) {
+/// How ranks or devices share a step, as bench/predictions.py names it.
+std::string scheme_words(const Workload& workload) {
+  const ParallelConfig& parallel = workload.config.parallel;
+  if (workload.scheme() == SchemeKind::kSingle) return "one device";
+  if (workload.scheme() == SchemeKind::kDataParallel) {
+    return parallel.pipeline > 1 ? "stages of a process" : "data-parallel";
+  }
+  std::string words(parallel.sync_every > 1 ? "local SGD" : name_of(workload.scheme()));
+  if (parallel.tensor > 1) words += ", tensor";
+  if (parallel.pipeline > 1) words += ", pipeline";
+  return words;
+}
+
+/// Two cases of an experiment whose measured times certainly differ.
+struct CertainPair {
+  std::string scheme_a{}, scheme_b{};
+  bool is_right = false;  // the one that is faster was predicted to be
+};
+
+void add_pairs(const Results& results, std::vector<CertainPair>& pairs) {
   for (std::size_t i = 0; i < results.predictions.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       const Measurement &a = results.cases[i], &b = results.cases[j];
@@ -94,17 +112,94 @@ void count_directions(const Results& results, PredictionSummary& summary) {
       if (command_line_of(a.workload()) == command_line_of(b.workload())) continue;
       const Estimate ratio = results.compare(a.what().key, b.what().key).ratio;
       if (!ratio.has_interval() || (ratio.low <= 1 && ratio.high >= 1)) continue;
-      ++summary.pairs;
-      summary.right_pairs += (of_b->step_s > of_a->step_s) == (ratio.median > 1) ? 1 : 0;
+      pairs.push_back({scheme_words(a.workload()), scheme_words(b.workload()),
+                       (of_b->step_s > of_a->step_s) == (ratio.median > 1)});
     }
   }
 }
 
+std::vector<CertainPair> certain_pairs(const std::vector<const Results*>& all) {
+  std::vector<CertainPair> pairs;
+  for (const Results* results : all) add_pairs(*results, pairs);
+  return pairs;
+}
+
+/// Nothing if none of them is within the cores.
+std::optional<PredictionSummary> summarized(const std::vector<DistinctPrediction>& predictions,
+                                            const std::vector<CertainPair>& pairs) {
+  PredictionSummary summary{.pairs = static_cast<int>(pairs.size())};
+  std::vector<double> errors;
+  for (const DistinctPrediction& prediction : predictions) {
+    if (prediction.beyond_cores()) {
+      ++summary.beyond_cores;
+    } else {
+      errors.push_back(std::abs(prediction.error()));
+    }
+  }
+  if (errors.empty()) return std::nullopt;
+  std::ranges::sort(errors);
+  summary.runs = static_cast<int>(errors.size());
+  summary.median_error = median(errors);
+  summary.p90_error = percentile(errors, 90);
+  summary.worst_error = errors.back();
+  const auto within = std::ranges::count_if(errors, [](double error) { return error <= kGoal; });
+  summary.within_tenth = static_cast<double>(within) / static_cast<double>(errors.size());
+  summary.right_pairs = static_cast<int>(std::ranges::count(pairs, true, &CertainPair::is_right));
+  return summary;
+}
+
+/// A row for each scheme, of the predictions and of the pairs with it.
+FindingTable schemes_table(const std::vector<DistinctPrediction>& predictions,
+                           const std::vector<CertainPair>& pairs) {
+  FindingTable table{.title = "Errors of the predictions by scheme",
+                     .name = "schemes-table",
+                     .columns = {"scheme", "predictions", "median", "90th percentile", "worst",
+                                 "direction right"}};
+  std::map<std::string, std::vector<DistinctPrediction>> by_scheme;
+  for (const DistinctPrediction& each : predictions) {
+    by_scheme[scheme_words(each.measured(0).workload())].push_back(each);
+  }
+  for (const auto& [scheme, own] : by_scheme) {
+    std::vector<CertainPair> with;
+    std::ranges::copy_if(pairs, std::back_inserter(with), [&](const CertainPair& pair) {
+      return pair.scheme_a == scheme || pair.scheme_b == scheme;
+    });
+    const std::optional<PredictionSummary> summary = summarized(own, with);
+    if (!summary) continue;
+    table.rows.push_back(
+        {scheme, std::to_string(summary->runs), percent_text(summary->median_error),
+         percent_text(summary->p90_error), percent_text(summary->worst_error),
+         summary->pairs == 0 ? "-"
+                             : fmt::format("{} of {}", summary->right_pairs, summary->pairs)});
+  }
+  return table;
+}
+
+/// The ten worst within the cores, and the part of the step that is off most.
+FindingTable worst_table(std::vector<DistinctPrediction> predictions) {
+  constexpr std::size_t kWorst = 10;
+  FindingTable table{.title = "The worst predictions",
+                     .name = "worst-table",
+                     .columns = {"case", "error", "largest error"}};
+  std::erase_if(predictions, [](const DistinctPrediction& each) { return each.beyond_cores(); });
+  std::ranges::sort(predictions, std::ranges::greater{},
+                    [](const DistinctPrediction& each) { return std::abs(each.error()); });
+  if (predictions.size() > kWorst) predictions.resize(kWorst);
+  for (const DistinctPrediction& each : predictions) {
+    const Deviation worst = worst_part(each.measured(0), each.predicted());
+    table.rows.push_back(
+        {fmt::format("{}: {}", each.cases.front().first->name, each.measured(0).what().key),
+         signed_percent(each.error()),
+         fmt::format("{} {}", worst.name, difference_text(worst.more_s))});
+  }
+  return table;
+}
+
 /// How often each part is the worst one in predictions that miss the goal.
-std::string cause_text(const std::vector<const Results*>& all) {
+std::string cause_text(const std::vector<DistinctPrediction>& predictions) {
   std::map<std::string, int> causes;
   int misses = 0;
-  for (const DistinctPrediction& prediction : distinct_predictions(all)) {
+  for (const DistinctPrediction& prediction : predictions) {
     if (prediction.beyond_cores() || std::abs(prediction.error()) <= kGoal) continue;
     ++causes[worst_part(prediction.measured(0), prediction.predicted()).name];
     ++misses;
@@ -157,29 +252,13 @@ double prediction_error(const Results& results, std::size_t number) {
 }
 
 std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all) {
-  PredictionSummary summary;
-  std::vector<double> errors;
-  for (const DistinctPrediction& prediction : distinct_predictions(all)) {
-    if (prediction.beyond_cores()) {
-      ++summary.beyond_cores;
-    } else {
-      errors.push_back(std::abs(prediction.error()));
-    }
-  }
-  if (errors.empty()) return std::nullopt;
-  for (const Results* results : all) count_directions(*results, summary);
-  std::ranges::sort(errors);
-  summary.runs = static_cast<int>(errors.size());
-  summary.median_error = median(errors);
-  summary.p90_error = percentile(errors, 90);
-  summary.worst_error = errors.back();
-  const auto within = std::ranges::count_if(errors, [](double error) { return error <= kGoal; });
-  summary.within_tenth = static_cast<double>(within) / static_cast<double>(errors.size());
-  return summary;
+  return summarized(distinct_predictions(all), certain_pairs(all));
 }
 
 Findings prediction_findings(const std::vector<const Results*>& all) {
-  const std::optional<PredictionSummary> summary = prediction_summary(all);
+  const std::vector<DistinctPrediction> predictions = distinct_predictions(all);
+  const std::vector<CertainPair> pairs = certain_pairs(all);
+  const std::optional<PredictionSummary> summary = summarized(predictions, pairs);
   if (!summary) return {};
   FindingTable table{.title = "Every case, predicted (simulated) and measured",
                      .columns = {"case", "predicted", "measured", "error", "largest error", ""}};
@@ -207,7 +286,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
                   "whose measured times certainly differ, the faster one was predicted in {}.",
                   percent_text(summary->p90_error), percent_text(summary->worst_error),
                   counted(summary->pairs, "pair"), summary->right_pairs),
-      cause_text(all)};
+      cause_text(predictions)};
   if (summary->beyond_cores > 0) {
     sentences.push_back(fmt::format("{} beyond the cores {} shown and not counted.",
                                     counted(summary->beyond_cores, "prediction"),
@@ -217,7 +296,9 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
       fmt::format("Rates were measured here, op by op and separately from any run; other programs "
                   "used at most {} of the cores meanwhile.",
                   percent_text(others_share)));
-  return {.timed = sentences, .tables = {table}, .plots = {prediction_plot(all)}};
+  return {.timed = sentences,
+          .tables = {schemes_table(predictions, pairs), worst_table(predictions), table},
+          .plots = {prediction_plot(all)}};
 }
 
 }  // namespace barestep

@@ -54,6 +54,18 @@ json json_of_finding(const Finding& finding, bool is_timed) {
           {"word", finding.word ? json(name_of(*finding.word)) : json()}};
 }
 
+json json_of_gain(const PredictedGain& gain) {
+  const auto estimate = [](const std::optional<Estimate>& of) {
+    return of ? json_of_estimate(*of) : json();
+  };
+  return {{"case", gain.key},
+          {"change", gain.change},
+          {"made_from", gain.made_from},
+          {"step_s", estimate(gain.step_s)},
+          {"gain", estimate(gain.gain)},
+          {"measured_gain", estimate(gain.measured)}};
+}
+
 json json_of_case(const Results& results, std::size_t number) {
   const Measurement& each = results.cases[number];
   json phases = json::object();
@@ -239,6 +251,11 @@ std::vector<std::string> shown_texts(const ReportSection& section) {
 }
 
 std::string command_of(const Report& report, const ReportSection& section) {
+  if (section.experiment->of_command) {
+    const std::vector<Measurement>& cases = section.results.cases;
+    return fmt::format("mlp_lab what-if {}{}", cases.size() > 1 ? "--check " : "",
+                       command_line_of(cases.front().workload()));
+  }
   return fmt::format("mlp_lab run {}{}", section.experiment->name, report.options);
 }
 
@@ -427,6 +444,8 @@ std::string json_of(const Report& report) {
       if (is_timed && !section.trouble.empty()) continue;
       for (const Finding& finding : *kind) findings.push_back(json_of_finding(finding, is_timed));
     }
+    json gains = json::array();
+    for (const PredictedGain& gain : section.findings.gains) gains.push_back(json_of_gain(gain));
     sections.push_back({{"name", section.experiment->name},
                         {"title", section.experiment->title},
                         {"question", section.experiment->question},
@@ -437,6 +456,7 @@ std::string json_of(const Report& report) {
                         {"checklist", std::move(checks)},
                         {"comparisons", std::move(comparisons)},
                         {"cases", std::move(cases)}});
+    if (!gains.empty()) sections.back()["gains"] = std::move(gains);
   }
   json all = {{"format", "barestep results 2"},
               {"environment", std::move(environment)},

@@ -200,7 +200,9 @@ Setting Study::setting() const {
 
 void Study::choose_width(const Programs& programs,
                          const std::function<void(const StudyProgress&)>& on_progress) {
-  if (!identity_.quick || identity_.options.contains("dim") || identity_.width > 0) return;
+  const GivenOptions& options = identity_.options;
+  const bool is_given = options.contains("dim") || options.contains("layers");
+  if (!identity_.quick || is_given || identity_.width > 0) return;
   const std::filesystem::path scratch = folder_ / "scratch";
   std::filesystem::create_directories(scratch);
   Setting setting = this->setting();
@@ -387,11 +389,11 @@ int Study::rounds_of(const Experiment& experiment, const std::vector<Case>& case
 
 std::vector<const Experiment*> Study::measured() const {
   std::vector<const Experiment*> found;
-  for (const Experiment& experiment : experiments()) {
-    const std::vector<Case> cases = experiment.cases(setting());
-    const bool is_asked = std::filesystem::is_directory(folder_ / "runs" / experiment.name);
-    if (is_asked && (cases.empty() || rounds_of(experiment, cases) > 0)) {
-      found.push_back(&experiment);
+  for (const auto& all : {experiments(), what_if_experiments()}) {
+    for (const Experiment& experiment : all) {
+      if (!std::filesystem::is_directory(folder_ / "runs" / experiment.name)) continue;
+      const std::vector<Case> cases = experiment.cases(setting());
+      if (cases.empty() || rounds_of(experiment, cases) > 0) found.push_back(&experiment);
     }
   }
   return found;
