@@ -460,8 +460,14 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
                             "error is backward in 1 of them."),
                   HasSubstr("1 prediction beyond the cores is shown"),
                   HasSubstr("The 90th percentile of the errors is 33.8 %, the worst 37.0 %.")));
-  EXPECT_EQ(findings.tables.front().rows.at(0).at(3), "+5.0 %");
-  EXPECT_EQ(findings.tables.front().rows.at(1).at(4), "backward +37.0 ms");
+  const FindingTable &schemes = findings.tables.at(0), &worst = findings.tables.at(1);
+  EXPECT_THAT(schemes.rows,
+              ElementsAre(ElementsAre("ddp", "2", "21.0 %", "33.8 %", "37.0 %", "-")));
+  EXPECT_THAT(worst.rows,
+              ElementsAre(ElementsAre("amdahl: ranks-2", "+37.0 %", "backward +37.0 ms"),
+                          ElementsAre("amdahl: ranks-1", "+5.0 %", "backward +5.00 ms")));
+  EXPECT_EQ(findings.tables.back().rows.at(0).at(3), "+5.0 %");
+  EXPECT_EQ(findings.tables.back().rows.at(1).at(4), "backward +37.0 ms");
 }
 
 // One rank takes 0.1 s and two take 0.08 s, or as predicted the other way round.
@@ -478,6 +484,27 @@ TEST(PredictionFindings, CountTheDirectionsThatAreRight) {
     const auto summary = prediction_summary({&results});
     EXPECT_EQ(summary.value().pairs, 1) << "4 ranks are beyond the cores";
     EXPECT_EQ(summary.value().right_pairs, is_right ? 1 : 0);
+    EXPECT_EQ(prediction_findings({&results}).tables.front().rows.front().back(),
+              is_right ? "1 of 1" : "0 of 1");
+  }
+}
+
+// As bench/predictions.py names them.
+TEST(PredictionFindings, TellSchemesApart) {
+  std::vector<Results> all;
+  for (const char* name :
+       {"batch-sweep", "sharding", "dp-vs-ddp", "local-sgd", "pipeline", "model-parallel"}) {
+    all.push_back(made_up(experiment_of(name), made_up_setting(),
+                          [](const Case&) { return MadeUpStep{.step_s = 0.1}; }));
+    all.back().predictions.resize(all.back().cases.size(), SimulatedStep{.step_s = 0.1});
+  }
+  std::vector<const Results*> results;
+  for (const Results& each : all) results.push_back(&each);
+  std::set<std::string> schemes;
+  for (const auto& row : prediction_findings(results).tables.front().rows) schemes.insert(row[0]);
+  for (const char* scheme : {"one device", "data-parallel", "stages of a process", "ddp", "zero1",
+                             "factor", "server", "local SGD", "ddp, tensor", "ddp, pipeline"}) {
+    EXPECT_TRUE(schemes.contains(scheme)) << scheme;
   }
 }
 
@@ -524,7 +551,7 @@ TEST(PredictionFindings, CountOneCommandLineOnce) {
   EXPECT_NEAR(all.value().median_error, (0.2 + 0.6) / 2, 1e-2);
   const Findings findings = prediction_findings({&one, &two, &three});
   EXPECT_THAT(sentences_of(findings), HasSubstr("error over 2 distinct predictions within"));
-  EXPECT_EQ(findings.tables.front().rows.size(), 9U) << "each case has a row";
+  EXPECT_EQ(findings.tables.back().rows.size(), 9U) << "each case has a row";
 }
 
 TEST(CanPredict, IsFalseForPrecisionsWithoutARate) {
@@ -552,7 +579,7 @@ TEST(PredictionFindings, SkipCasesWithoutAPrediction) {
   results.predictions.front() = SimulatedStep{.step_s = 0.105};
   const Findings findings = prediction_findings({&results});
   EXPECT_THAT(sentences_of(findings), HasSubstr("error over 1 distinct prediction within"));
-  EXPECT_EQ(findings.tables.front().rows.size(), 1U);
+  EXPECT_EQ(findings.tables.back().rows.size(), 1U);
 }
 
 TEST(PredictionFindings, SayWhenEveryPredictionIsNear) {
