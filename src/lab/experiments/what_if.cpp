@@ -50,8 +50,8 @@ std::vector<CaseRow> rows_of(const Setting& setting, const Workload& run) {
   const TrainConfig& config = run.config;
   const InjectedConfig& injected = config.injected;
   std::vector<CaseRow> rows;
-  const auto add = [&](bool applies, std::string key, std::string options, std::string words = "") {
-    if (applies) rows.push_back({std::move(key), words.empty() ? options : words, options});
+  const auto add = [&](bool applies, const std::string& key, const std::string& options) {
+    if (applies) rows.push_back({key, options.empty() ? "without --no-overlap" : options, options});
   };
   add(config.data.io_delay_ms > 0, "no-io-delay", "--io-delay-ms 0");
   add(injected.delay_ms > 0, "no-delay", "--delay-ms 0");
@@ -61,7 +61,7 @@ std::vector<CaseRow> rows_of(const Setting& setting, const Workload& run) {
   }
   add(config.data.kind != DataKind::kRandn, "worker",
       fmt::format("--workers {}", config.data.workers + 1));
-  add(!config.parallel.overlap, "overlap", "", "without --no-overlap");
+  add(!config.parallel.overlap, "overlap", "");
   for (const int mib : {4, 100}) {
     add(run.has_ranks(), fmt::format("bucket-{}", mib), fmt::format("--bucket-mib {}", mib));
   }
@@ -165,11 +165,11 @@ std::optional<std::vector<double>> steps_by_spans(const Measurement& measured, c
   const std::vector<double> waits = measured.phase_s_by_start("data");
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const double whole_s = steps[i];
-    const double paused_s = removed_s(measured.starts()[i], measured.warmup_steps(), run, changed);
-    steps[i] -= paused_s + (more != workers || loads_faster ? waits[i] : 0);
+    const double gone_s = removed_s(measured.starts()[i], measured.warmup_steps(), run, changed);
+    steps[i] -= gone_s + (more != workers || loads_faster ? waits[i] : 0);
     if (more == workers) continue;
     // A batch takes so long to load; all workers load at the same time.
-    const double load_s = workers == 0 ? waits[i] + paused_s : workers * whole_s;
+    const double load_s = workers == 0 ? waits[i] + gone_s : workers * whole_s;
     steps[i] = std::clamp(load_s / more, steps[i], whole_s);
   }
   return steps;

@@ -175,22 +175,28 @@ FindingTable schemes_table(const std::vector<DistinctPrediction>& predictions,
   return table;
 }
 
-/// The ten worst within the cores, and the part of the step that is off most.
-FindingTable worst_table(std::vector<DistinctPrediction> predictions) {
-  constexpr std::size_t kWorst = 10;
-  FindingTable table{.title = "The worst predictions",
-                     .name = "worst-table",
-                     .columns = {"case", "error", "largest error"}};
-  std::erase_if(predictions, [](const DistinctPrediction& each) { return each.beyond_cores(); });
-  std::ranges::sort(predictions, std::ranges::greater{},
-                    [](const DistinctPrediction& each) { return std::abs(each.error()); });
-  if (predictions.size() > kWorst) predictions.resize(kWorst);
-  for (const DistinctPrediction& each : predictions) {
-    const Deviation worst = worst_part(each.measured(0), each.predicted());
+/// A row for each case with the part of the step that is off most, the worst first.
+FindingTable cases_table(const std::vector<const Results*>& all) {
+  FindingTable table{.title = "Every case, predicted (simulated) and measured, the worst first",
+                     .columns = {"case", "predicted", "measured", "error", "largest error", ""},
+                     .on_screen = 10};
+  std::vector<std::pair<const Results*, std::size_t>> cases;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (results->predictions[i]) cases.emplace_back(results, i);
+    }
+  }
+  std::ranges::stable_sort(cases, std::ranges::greater{}, [](const auto& each) {
+    return std::abs(prediction_error(*each.first, each.second));
+  });
+  for (const auto& [results, i] : cases) {
+    const Measurement& each = results->cases[i];
+    const SimulatedStep& predicted = *results->predictions[i];
+    const Deviation worst = worst_part(each, predicted);
     table.rows.push_back(
-        {fmt::format("{}: {}", each.cases.front().first->name, each.measured(0).what().key),
-         signed_percent(each.error()),
-         fmt::format("{} {}", worst.name, difference_text(worst.more_s))});
+        {fmt::format("{}: {}", results->name, each.what().key), simulated_time(predicted.step_s),
+         time_text(measured_step_s(each)), signed_percent(prediction_error(*results, i)),
+         fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
   }
   return table;
 }
@@ -260,21 +266,9 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
   const std::vector<CertainPair> pairs = certain_pairs(all);
   const std::optional<PredictionSummary> summary = summarized(predictions, pairs);
   if (!summary) return {};
-  FindingTable table{.title = "Every case, predicted (simulated) and measured",
-                     .columns = {"case", "predicted", "measured", "error", "largest error", ""}};
   double others_share = 0;
   for (const Results* results : all) {
     others_share = std::max(others_share, results->card ? results->card->others_share : 0);
-    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
-      if (!results->predictions[i]) continue;
-      const Measurement& each = results->cases[i];
-      const SimulatedStep& predicted = *results->predictions[i];
-      const Deviation worst = worst_part(each, predicted);
-      table.rows.push_back(
-          {fmt::format("{}: {}", results->name, each.what().key), simulated_time(predicted.step_s),
-           time_text(measured_step_s(each)), signed_percent(prediction_error(*results, i)),
-           fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
-    }
   }
   std::vector<Finding> sentences = {
       fmt::format("The simulation's median error over {} within the cores is {} (goal: {}); {} of "
@@ -297,7 +291,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
                   "used at most {} of the cores meanwhile.",
                   percent_text(others_share)));
   return {.timed = sentences,
-          .tables = {schemes_table(predictions, pairs), worst_table(predictions), table},
+          .tables = {schemes_table(predictions, pairs), cases_table(all)},
           .plots = {prediction_plot(all)}};
 }
 
