@@ -160,6 +160,23 @@ TEST(WhatIf, OtherChangesScaleTheMeasuredStepAsTheSimulatedOne) {
   EXPECT_EQ(none.made_from, "no card");
 }
 
+// A pause stays as long whatever is computed beside it.
+TEST(WhatIf, OtherChangesLeaveThePauses) {
+  const GivenOptions options = {{"dim", "4096"}, {"optimizer", "sgd"}, {"delay-ms", "20"}};
+  Results results =
+      measured(asked_setting(options, true), {.step_s = 0.05, .phase_s = {{"injected", 0.021}}});
+  results.card = load_card("h200-nvlink");
+  Workload run = results.cases.front().workload();
+  run.config.injected = {};
+  const double alone_s = predicted_run(run, *results.card).step_s;
+  run.config.data.batch_size *= 2;
+  const double ratio = predicted_run(run, *results.card).step_s / alone_s;
+  const PredictedGain gain = gain_with(gains_of(results), "batch");
+  EXPECT_NEAR(gain.step_s->median, 0.029 * ratio + 0.021, 1e-9);
+  EXPECT_NEAR(gain.gain->median, 2 * 0.05 / (0.029 * ratio + 0.021), 1e-6);
+  EXPECT_NEAR(gain.step_s->low, 0.029 * ratio * alone_s / 0.029 + 0.021, 1e-9) << "too fast";
+}
+
 TEST(WhatIf, ShowsOnlyWhatTheTrainersDoAndWhatIsNotSet) {
   const auto changes = [](const GivenOptions& options) {
     return gains_of(measured(asked_setting(options), {.step_s = 0.01}));

@@ -55,7 +55,8 @@ std::vector<CaseRow> rows_of(const Setting& setting, const Workload& run) {
   };
   add(config.data.io_delay_ms > 0, "no-io-delay", "--io-delay-ms 0");
   add(injected.delay_ms > 0, "no-delay", "--delay-ms 0");
-  add(injected.jitter_ms > 0, "no-jitter", "--jitter-ms 0");
+  // No step with pauses of random lengths is simulated.
+  add(injected.jitter_ms > 0 && config.parallel.pipeline == 1, "no-jitter", "--jitter-ms 0");
   if (injected.slow_rank) {
     add(true, "no-slow-rank", fmt::format("--slow-rank {}:0", injected.slow_rank->rank));
   }
@@ -175,11 +176,6 @@ std::optional<std::vector<double>> steps_by_spans(const Measurement& measured, c
   return steps;
 }
 
-Estimate scaled(const Estimate& estimate, double factor, double uncertain) {
-  return {factor * estimate.median, factor * estimate.low / uncertain,
-          factor * estimate.high * uncertain};
-}
-
 /// Why no step with the change is simulated; empty if one is.
 std::string why_not_simulated(const Results& results, const Workload& changed) {
   if (!results.card) return "no card";
@@ -197,11 +193,49 @@ double simulated_s(Workload run, const MachineCard& card) {
   return predicted_run(run, card).step_s;
 }
 
-/// Simulated steps tell only how times compare; by how much they are off is known of the run as it
-/// is, and taken for an error of the ratio.
-PredictedGain predicted_gain(const Results& results, const Change& change) {
+/// The run without pauses, but for those of stages, for which others wait elsewhere.
+Workload without_pauses(Workload run) {
+  if (run.config.parallel.pipeline > 1) return run;
+  run.config.injected = {};
+  if (!loads_ahead(run)) run.config.data.io_delay_ms = 0;
+  return run;
+}
+
+/// Simulated steps tell only how times compare: what was measured without pauses is taken times
+/// their ratio. By how much they are off is known of the run as it is, and bounds the ratio's
+/// error.
+void predict_by_ratio(const Results& results, const Workload& changed, PredictedGain& gain) {
   const Measurement& measured = results.cases.front();
   const Workload& run = measured.workload();
+  const Workload calm = without_pauses(run);
+  const std::vector<double> steps = measured.mean_s_by_start();
+  std::vector<double> pauses, others;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    pauses.push_back(removed_s(measured.starts()[i], measured.warmup_steps(), run, calm));
+    others.push_back(steps[i] - pauses.back());
+  }
+  const double before_s = simulated_s(calm, *results.card);
+  const double ratio = simulated_s(without_pauses(changed), *results.card) / before_s;
+  const double off = before_s / estimate_of(others).median;
+  const double samples =
+      static_cast<double>(changed.step_samples()) / static_cast<double>(run.step_samples());
+  const auto steps_at = [&](double factor) {
+    return by_round(others, pauses, [=](double other_s, double pause_s) {
+      return other_s * ratio * factor + pause_s;
+    });
+  };
+  const auto gain_at = [&](double factor) {
+    return reciprocal(ratio_by_round(steps_at(factor), steps), samples);
+  };
+  const double least = std::min(off, 1 / off), most = 1 / least;
+  gain.made_from = kRatio;
+  gain.step_s = {estimate_of(steps_at(1)).median, estimate_of(steps_at(least)).low,
+                 estimate_of(steps_at(most)).high};
+  gain.gain = {gain_at(1).median, gain_at(most).low, gain_at(least).high};
+}
+
+PredictedGain predicted_gain(const Results& results, const Change& change) {
+  const Measurement& measured = results.cases.front();
   PredictedGain gain{.key = change.key, .change = change.words};
   if (const auto steps = steps_by_spans(measured, change.run)) {
     gain.made_from = kSpans;
@@ -209,18 +243,9 @@ PredictedGain predicted_gain(const Results& results, const Change& change) {
     gain.gain = ratio_by_round(measured.mean_s_by_start(), *steps);
     return gain;
   }
-  gain.made_from = why_not_simulated(results, run);
+  gain.made_from = why_not_simulated(results, measured.workload());
   if (gain.made_from.empty()) gain.made_from = why_not_simulated(results, change.run);
-  if (!gain.made_from.empty()) return gain;
-  const double before_s = simulated_s(run, *results.card);
-  const double ratio = simulated_s(change.run, *results.card) / before_s;
-  const double off = before_s / measured.mean_s().median;
-  const double uncertain = std::max(off, 1 / off);
-  const double samples =
-      static_cast<double>(change.run.step_samples()) / static_cast<double>(run.step_samples());
-  gain.made_from = kRatio;
-  gain.step_s = scaled(measured.mean_s(), ratio, uncertain);
-  gain.gain = scaled({1, 1, 1}, samples / ratio, uncertain);
+  if (gain.made_from.empty()) predict_by_ratio(results, change.run, gain);
   return gain;
 }
 
