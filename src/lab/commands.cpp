@@ -237,17 +237,14 @@ void run_study(const StudyOptions& options) {
 
 namespace {
 
-/// Its files are the study's, and it makes the steps of one run.
-void require_plain_training(const TrainConfig& config) {
+/// A run's files are the study's.
+void refuse_outputs(const TrainConfig& config) {
   for (const Option& option : options_of(config.parallel.scheme)) {
     const std::optional<std::string> text = option.value.text(config);
-    const bool is_sweep = option.name == "batch-size" && !config.data.sweep.empty();
     const bool is_of_outputs = option.group == "Observing" || option.group == "Files";
-    if (!is_sweep && (!is_of_outputs || text == option.value.text({}))) continue;
-    refuse_options(
-        fmt::format("--{}", option.name), is_flag(option) ? "" : text.value_or(""),
-        is_sweep ? "is several runs" : "a run that is changed and measured has no outputs",
-        is_sweep ? "give one size" : "leave it out");
+    if (!is_of_outputs || text == option.value.text({})) continue;
+    refuse_options(fmt::format("--{}", option.name), is_flag(option) ? "" : text.value_or(""),
+                   "a run that is changed and measured has no outputs", "leave it out");
   }
 }
 
@@ -278,7 +275,7 @@ GivenOptions options_of_study(Run run, const StudyIdentity& identity) {
 }  // namespace
 
 void what_if(StudyOptions options, Run run, bool checks) {
-  require_plain_training(run.config);
+  refuse_outputs(run.config);
   const DeviceConfig& device = run.config.device;
   const std::string& first = device.devices.empty() ? device.device : device.devices.front();
   options.device = first.substr(0, first.find(':'));
