@@ -147,7 +147,7 @@ Start drawn_flips(const Case& what, int start) {
     const auto note = [&](const char* gauge, double reading) {
       seen.gauges[gauge] = {reading, reading, reading};
     };
-    note("bit", flip.bit);
+    note("bit", static_cast<double>(flip.bit));
     note("change", std::min(change, kMostChange));
     for (std::size_t figure = 0; figure < kStepFigures.size(); ++figure) {
       note(kStepFigures[figure].gauge, is_seen(with, clean, figure));
