@@ -233,7 +233,7 @@ TEST(WhatIf, ComparesThePredictedGainWithThatOfTheChange) {
 }
 
 TEST(WhatIf, TakesTheOptionsOfARunAsTheStudysOwn) {
-  Run run{.ranks = 4};
+  Workload run{{.ranks = 4}};
   run.config.parallel.scheme = SchemeKind::kZero1;
   run.config.parallel.batch_per_rank = true;
   run.config.parallel.overlap = false;
@@ -246,7 +246,7 @@ TEST(WhatIf, TakesTheOptionsOfARunAsTheStudysOwn) {
                                  {"no-overlap", "true"},
                                  {"slow-rank", "3:2.5"}};
   EXPECT_EQ(given_of(run), expected);
-  const Run again = asked_run(given_of(run));
+  const auto again = asked_run(given_of(run));
   EXPECT_EQ(given_of(again), expected);
   EXPECT_EQ(again.config.data.batch_size, 48);
 }
