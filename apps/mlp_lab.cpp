@@ -96,9 +96,8 @@ Argument margin_option(double& margin) {
 }
 
 /// How every command measures.
-void add_measuring_options(Command& run, StudyOptions& study) {
-  run.add(flag("--quick", "a small model and few steps: a minute or less for each experiment",
-               study.quick));
+void add_measuring_options(Command& run, StudyOptions& study, const char* quick) {
+  run.add(flag("--quick", quick, study.quick));
   run.add(option("--starts", "N",
                  "starts of each case (9; 6 or 9 with --quick); fewer than 6 allow no conclusion",
                  to_number(study.starts, 1000)));
@@ -120,7 +119,8 @@ void add_study_options(Command& run, StudyOptions& study) {
   run.add(option("--output", "DIR",
                  "folder for results and report, created if needed (lab-results)",
                  to_path(study.output)));
-  add_measuring_options(run, study);
+  add_measuring_options(run, study,
+                        "a small model and few steps: a minute or less for each experiment");
   run.add(option("--ranks", "N,N,...",
                  "numbers of ranks in scaling experiments, which always include 1 (1,2,4,...)",
                  [&study](const RawValue& given) {
@@ -215,7 +215,8 @@ void add_what_if(ArgumentParser& parser, WhatIfRequest& requested) {
                 requested.checks));
   asks.add(option("--output", "DIR", "keep the results there, with a report",
                   to_path(requested.study.output)));
-  add_measuring_options(asks, requested.study);
+  add_measuring_options(asks, requested.study,
+                        "fewer starts and steps, and the machine's rates at fewer sizes");
   asks.add(with_values(
       rest(option("command", "", "of a trainer, with mpirun -np N before mlp_ddp",
                   [&](const RawValue& given) { requested.command.push_back(given.text); })),

@@ -261,6 +261,7 @@ GivenOptions options_of_study(Run run, const StudyIdentity& identity) {
       devices.push_back(identity.on_gpu ? fmt::format("cuda:{}", i) : "cpu");
     }
     if (config.device.device.starts_with("cuda:")) devices = {config.device.device};
+    config.device.device = "auto";  // not both
   }
   GivenOptions given = given_of(run);
   if (is_process) given["scheme"] = name_of(run.scheme());

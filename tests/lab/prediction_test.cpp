@@ -499,7 +499,8 @@ TEST(PredictionFindings, TellSchemesApart) {
   std::vector<const Results*> results;
   for (const Results& each : all) results.push_back(&each);
   std::set<std::string> schemes;
-  for (const auto& row : prediction_findings(results).tables.front().rows) schemes.insert(row[0]);
+  const Findings findings = prediction_findings(results);
+  for (const auto& row : findings.tables.front().rows) schemes.insert(row.front());
   for (const char* scheme : {"one device", "data-parallel", "stages of a process", "ddp", "zero1",
                              "factor", "server", "local SGD", "ddp, tensor", "ddp, pipeline"}) {
     EXPECT_TRUE(schemes.contains(scheme)) << scheme;
