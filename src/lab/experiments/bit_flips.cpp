@@ -122,8 +122,8 @@ bool is_seen(const SeenRun& with, const SeenRun& clean, std::size_t figure) {
   return false;
 }
 
-/// A start draws its own flips. What it watched is one entry for each, whose gauges say its bit, who
-/// has found it, and by which share it has changed the loss at the end.
+/// A start draws its own flips. What it watched is one entry for each, whose gauges say its bit,
+/// who has found it, and by which share it has changed the loss at the end.
 Start drawn_flips(const Case& what, int start) {
   constexpr int kFlipsOfStart = 3;
   constexpr double kMostChange = 10;
