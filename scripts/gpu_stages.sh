@@ -544,6 +544,19 @@ END
 )"
     done
   done
+  line+=", attention"
+  for precision in fp32 tf32 bf16 fp16; do
+    choices=$work/choices.attention.$precision
+    ms=$(step_ms --graph --precision $precision --autotune "$choices" --block transformer --length 512 --batch-size 16)
+    if [ -z "$ms" ] || [ ! -s "$choices" ]; then bad=1; continue; fi
+    row products "{\"block\": \"transformer\", \"precision\": \"$precision\", \"step_ms\": $ms, \"choices\": $(cat "$choices")}"
+    line+=" $precision $("$python" - "$choices" <<'END'
+import json, sys
+print("/".join("{:.0f} against {:.0f}".format(c["tensor_cores_us"], c["multiply_adds_us"])
+               for c in json.load(open(sys.argv[1])).get("attention", []) if "tensor_cores_us" in c), "us", end="")
+END
+)"
+  done
   said "ours against the best of cuBLASLt: $line"
   return $bad
 }

@@ -87,6 +87,10 @@ DType parse_type(const JsonValue& value) {
   value.refuse("is not f32, bf16 or f16");
 }
 
+std::optional<double> parse_time(const JsonValue& json, const char* name) {
+  return json.has(name) ? std::optional(json.at(name).number(0, 1e9)) : std::nullopt;
+}
+
 std::pair<ProductShape, ProductChoice> from_json(const JsonValue& json) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const std::string transpose = json.at("transpose").text();
@@ -114,12 +118,34 @@ std::pair<ProductShape, ProductChoice> from_json(const JsonValue& json) {
     shape.type = parse_type(types[0]);
     shape.type_of_c = parse_type(types[1]);
   }
-  const auto time = [&](const char* name) {
-    return json.has(name) ? std::optional(json.at(name).number(0, 1e9)) : std::nullopt;
-  };
   return {shape,
           {.algorithm = parse_algorithm(json.at("algorithm")),
-           .times = {.library_us = time("library_us"), .own_us = time("own_us")}}};
+           .times = {.library_us = parse_time(json, "library_us"),
+                     .own_us = parse_time(json, "own_us")}}};
+}
+
+OrderedJson to_json(const AttentionKind& kind, const AttentionTimes& times) {
+  OrderedJson json = {{"heads", kind.heads},
+                      {"length", kind.length},
+                      {"width", kind.width},
+                      {"causal", kind.causal},
+                      {"gradient", kind.gradient},
+                      {"type", name_of(kind.type)},
+                      {"multiply_adds_us", times.multiply_adds_us}};
+  if (times.tensor_cores_us) json["tensor_cores_us"] = *times.tensor_cores_us;
+  return json;
+}
+
+std::pair<AttentionKind, AttentionTimes> attention_from_json(const JsonValue& json) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  return {{.heads = json.at("heads").whole(1, kMax),
+           .length = json.at("length").whole(1, kMax),
+           .width = json.at("width").whole(1, kMax),
+           .causal = json.at("causal").boolean(),
+           .gradient = json.at("gradient").boolean(),
+           .type = parse_type(json.at("type"))},
+          {.multiply_adds_us = json.at("multiply_adds_us").number(0, 1e9),
+           .tensor_cores_us = parse_time(json, "tensor_cores_us")}};
 }
 
 std::string text_of(const ProductPlace& place) {
@@ -129,6 +155,7 @@ std::string text_of(const ProductPlace& place) {
 struct ReadChoices {
   ProductPlace place;
   std::map<ProductShape, ProductChoice> choices;
+  std::map<AttentionKind, AttentionTimes> attention;
 };
 
 /// Throws Error(kBadData).
@@ -142,9 +169,15 @@ ReadChoices parse_choices(const std::string& text, const std::filesystem::path& 
   ReadChoices read{.place = {.device = json.at("device").text(),
                              .library = json.at("library").text(),
                              .precision = json.at("precision").text()},
-                   .choices = {}};
+                   .choices = {},
+                   .attention = {}};
   for (const JsonValue& choice : json.at("choices").items()) {
     read.choices.insert(from_json(choice));
+  }
+  if (json.has("attention")) {
+    for (const JsonValue& choice : json.at("attention").items()) {
+      read.attention.insert(attention_from_json(choice));
+    }
   }
   document.require_known();
   return read;
@@ -206,6 +239,7 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, K
                    fmt::format("was made on {}, this is {}", text_of(read.place), text_of(place_)));
   }
   choices_ = std::move(read.choices);
+  attention_ = std::move(read.attention);
 }
 
 bool ProductChoices::take(const std::string& text) {
@@ -213,6 +247,7 @@ bool ProductChoices::take(const std::string& text) {
     ReadChoices read = parse_choices(text, file_);
     if (read.place != place_) return false;
     choices_ = std::move(read.choices);
+    attention_ = std::move(read.attention);
     return true;
   } catch (const Error&) {
     return false;
@@ -227,6 +262,20 @@ std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) co
 void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algorithm,
                          const ProductTimes& times) {
   choices_[shape] = {.algorithm = algorithm, .times = times};
+  keep();
+}
+
+std::optional<AttentionTimes> ProductChoices::find(const AttentionKind& kind) const {
+  const auto found = attention_.find(kind);
+  return found == attention_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void ProductChoices::add(const AttentionKind& kind, const AttentionTimes& times) {
+  attention_[kind] = times;
+  keep();
+}
+
+void ProductChoices::keep() const {
   if (file_.empty()) return;
   try {
     if (keeper_ == Keeper::kCache) std::filesystem::create_directories(file_.parent_path());
@@ -237,14 +286,15 @@ void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algori
 }
 
 std::string ProductChoices::text() const {
-  if (choices_.empty()) return "";
+  if (choices_.empty() && attention_.empty()) return "";
   OrderedJson all = OrderedJson::array();
   for (const auto& [known, chosen] : choices_) all.push_back(to_json(known, chosen));
-  const OrderedJson json = {{"format", kChoicesFormat},
-                            {"device", place_.device},
-                            {"library", place_.library},
-                            {"precision", place_.precision},
-                            {"choices", std::move(all)}};
+  OrderedJson json = {{"format", kChoicesFormat},
+                      {"device", place_.device},
+                      {"library", place_.library},
+                      {"precision", place_.precision},
+                      {"choices", std::move(all)}};
+  for (const auto& [kind, times] : attention_) json["attention"].push_back(to_json(kind, times));
   return json.dump(1) + "\n";
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -318,9 +319,10 @@ TrainConfig small_config() {
   return config;
 }
 
-TrainingResult train(const TrainConfig& config) {
+TrainingResult train(const TrainConfig& config, const std::string& choices = "") {
   std::unique_ptr<Device> device;
   if (config.device.device == "cuda") device = make_cuda_device(config.device, 0);
+  if (!choices.empty()) device->set_product_choices(choices);
   TrainerHarness run(config, Generator::kTorchCuda, std::move(device));
   run.run();
   const Arena& arena = run.trainer->runner().arenas()[0];
@@ -563,7 +565,8 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-class TransformerPredictedForCuda : public testing::TestWithParam<std::string> {};
+class TransformerPredictedForCuda : public TempDirTest,
+                                    public testing::WithParamInterface<std::string> {};
 
 TEST_P(TransformerPredictedForCuda, LossesLieWithinAMillionthInBothForms) {
   if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
@@ -575,6 +578,65 @@ TEST_P(TransformerPredictedForCuda, LossesLieWithinAMillionthInBothForms) {
     SCOPED_TRACE(name_of(form));
     config.model.attention = form;
     expect_within(train(config).losses, expected, 1e-6);
+  }
+}
+
+/// Choices of the device with which it computes a model's attention on tensor cores, whatever is
+/// faster there. Writes `file`.
+std::string choices_of_tensor_cores(const TrainConfig& config, const std::filesystem::path& file) {
+  const std::int64_t dim = *config.model.dim;
+  const std::int64_t length = *config.model.length;
+  const std::int64_t heads = *config.model.heads;
+  const DType type = config.device.precision == Precision::kBf16   ? DType::kBF16
+                     : config.device.precision == Precision::kFp16 ? DType::kF16
+                                                                   : DType::kF32;
+  const auto tensor = [&](std::int64_t cols, DType of) {
+    return Tensor{.buffer = 0, .rows = length, .cols = cols, .dtype = of};
+  };
+  const AttentionShape shape{.heads = heads, .length = length, .causal = config.model.causal};
+  const Attention forward{.out = tensor(dim, type),
+                          .kept = tensor(heads, DType::kF32),
+                          .qkv = tensor(3 * dim, type),
+                          .shape = shape};
+  DeviceConfig tuned = config.device;
+  tuned.autotune = file;
+  const auto device = make_cuda_device(tuned, 0);
+  device->prepare(forward);
+  device->prepare(AttentionGrad{.grad_qkv = forward.qkv,
+                                .qkv = forward.qkv,
+                                .out = forward.out,
+                                .grad_out = forward.out,
+                                .kept = forward.kept,
+                                .shape = shape});
+  json choices = json::parse(device->product_choices());
+  for (json& kind : choices.at("attention"))
+    kind["multiply_adds_us"] = 2 * kind.at("tensor_cores_us").get<double>();
+  return choices.dump();
+}
+
+TEST_P(TransformerPredictedForCuda, LossesLieWithinTheirRoundingOnTensorCores) {
+  if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
+  const json golden = attention_golden(golden_path("x").parent_path(), GetParam());
+  TrainConfig config = config_of_transformer(golden);
+  config.device.device = "cuda";
+  config.training.steps = 3;
+  std::vector<double> expected = golden.at("losses");
+  expected.resize(3);
+  for (const auto& [precision, tolerance] : {std::pair(Precision::kFp32, 1e-6),
+                                             {Precision::kTf32, 1e-3},
+                                             {Precision::kBf16, 2e-3},
+                                             {Precision::kFp16, 1e-3}}) {
+    SCOPED_TRACE(name_of(precision));
+    config.device.precision = precision;
+    const std::string choices =
+        choices_of_tensor_cores(config, folder() / std::string(name_of(precision)));
+    const TrainingResult eager = train(config, choices);
+    expect_within(eager.losses, expected, tolerance);
+    if (precision != Precision::kFp32) continue;
+    EXPECT_NE(eager, train(config)) << "the kernels were the same";
+    TrainConfig with_graph = config;
+    with_graph.device.graph = true;
+    EXPECT_EQ(train(with_graph, choices), eager);
   }
 }
 

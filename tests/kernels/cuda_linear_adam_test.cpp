@@ -29,11 +29,13 @@ struct ProductCase {
   bool tf32;
   std::int64_t block_shared_bytes;
   double (*bound)(std::int64_t n);
+  bool tall = false;
 
   [[nodiscard]] KernelTarget target(int multiprocessors) const {
     return {.geometry = {.multiprocessors = multiprocessors, .threads_per_multiprocessor = 2048},
             .block_shared_bytes = block_shared_bytes,
-            .tensor_cores = tf32};
+            .tensor_cores = tf32,
+            .tall_tiles = tall};
   }
 };
 
@@ -66,7 +68,9 @@ constexpr ProductCase kProductCases[] = {
     {"3xTF32", DType::kF32, true, 227 * 1024, tf32_bound},
     {"bf16", DType::kBF16, true, 227 * 1024, narrow_bound},
     {"bf16 without tensor cores", DType::kBF16, false, 64 * 1024, fp32_bound},
-    {"fp16", DType::kF16, true, 227 * 1024, narrow_bound}};
+    {"fp16", DType::kF16, true, 227 * 1024, narrow_bound},
+    {"fp32, tall tiles", DType::kF32, false, 227 * 1024, fp32_bound, true},
+    {"bf16, tall tiles", DType::kBF16, true, 227 * 1024, narrow_bound, true}};
 
 struct LayerCase {
   std::int64_t out, in, n;
@@ -276,6 +280,24 @@ TEST(CudaLinearAdam, HasTheSameBitsHoweverTilesAreSharedOutAndThreadsRun) {
       run(many, product.target(7));
       host_cuda::set_order(Order::kFirstThread);
       EXPECT_EQ(one.memory.bytes(), many.memory.bytes());
+    }
+  }
+}
+
+TEST(CudaLinearAdam, HasTheSameBitsInTallTiles) {
+  if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
+  for (const ProductCase& product : kProductCases) {
+    if (!product.tall) continue;
+    ProductCase usual = product;
+    usual.tall = false;
+    for (const LayerCase& c : {kLayerCases[1], kLayerCases[7]}) {
+      SCOPED_TRACE(std::string(product.name) + ", " + c.name());
+      Layer in_tall(c, product.type), in_usual(c, product.type);
+      run(in_tall, product.target(132));
+      const std::uint64_t threads = host_cuda::launched_threads();
+      run(in_usual, usual.target(132));
+      EXPECT_LT(threads, host_cuda::launched_threads()) << "blocks for all tiles";
+      EXPECT_EQ(in_tall.memory.bytes(), in_usual.memory.bytes());
     }
   }
 }

@@ -3,10 +3,13 @@
 #include <cublasLt.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <fstream>
 
 #include "core/index.h"
+#include "core/random.h"
 #include "kernels/on_fake.h"
 #include "support/expect_error.h"
 #include "support/fake_cuda.h"
@@ -400,6 +403,11 @@ TEST_F(SkinnyOnFake, IsNotTriedUntimedNorInSixteenBitsNorWithoutTf32) {
   restart(old, tuned);
   run(op, memory);
   EXPECT_EQ(library(), "cuBLASLt 13.1.0");
+  fake_cuda::Machine with_old_code = slow_library;
+  with_old_code.code_architecture = 75;
+  restart(with_old_code, tuned);
+  run(op, memory);
+  EXPECT_EQ(library(), "cuBLASLt 13.1.0");
 }
 
 TEST_F(SkinnyOnFake, ComputesAnyRowsByTheSplitsOfOneNumberOfThem) {
@@ -456,6 +464,135 @@ TEST_F(SkinnyOnFake, RefusesAChoiceThatDoesNotRun) {
   expect_error(ExitCode::kConfiguration,
                "': its algorithm for 5x8x12 NT bias relu does not run here; remove the file",
                [&] { device->prepare(op); });
+}
+
+/// An Attention and its gradient. Both kinds of kernels run on the host, so tests say which is
+/// faster.
+class AttentionOnFake : public TuningOnFake {
+ protected:
+  void SetUp() override {
+    TuningOnFake::SetUp();
+    const auto add = [&](std::int64_t cols) {
+      Tensor tensor = memory.add(1, 10 * cols + 4);
+      tensor.offset_bytes = (tensor.offset_bytes + 15) / 16 * 16;
+      tensor.rows = 10;
+      tensor.cols = cols;
+      return tensor;
+    };
+    const AttentionShape shape{.heads = 2, .length = 5};
+    forward = {.out = add(16), .kept = add(2), .qkv = add(48), .shape = shape};
+    backward = {.grad_qkv = add(48),
+                .qkv = forward.qkv,
+                .out = forward.out,
+                .grad_out = add(16),
+                .kept = forward.kept,
+                .shape = shape};
+    std::uint64_t seed = 0;
+    for (const Tensor& tensor : {forward.qkv, backward.out, backward.grad_out, backward.kept})
+      TorchGenerator(++seed).randn(memory.values(tensor));
+  }
+
+  /// Whether running the op takes tensor cores.
+  bool multiplies_on_tensor_cores(const DeviceOp& op) {
+    device->prepare(op);
+    const std::int64_t before = fake_cuda::tensor_products();
+    run(op, memory);
+    return fake_cuda::tensor_products() > before;
+  }
+
+  /// The device's choices, with the gradient's kernel of tensor cores faster and the other slower.
+  [[nodiscard]] std::string changed_choices() const {
+    auto choices = nlohmann::json::parse(device->product_choices());
+    for (auto& kind : choices.at("attention")) {
+      EXPECT_GT(kind.at("multiply_adds_us").get<double>(), 0);
+      EXPECT_GT(kind.at("tensor_cores_us").get<double>(), 0);
+      kind["multiply_adds_us"] = 2;
+      kind["tensor_cores_us"] = kind.at("gradient").get<bool>() ? 1 : 3;
+    }
+    return choices.dump();
+  }
+
+  Attention forward;
+  AttentionGrad backward;
+};
+
+TEST_F(AttentionOnFake, RunsOnTensorCoresWhereThatWasFaster) {
+  restart(machine, tuned);
+  device->prepare(forward);
+  device->prepare(backward);
+  const std::string choices = changed_choices();
+  restart(machine, tuned);
+  device->set_product_choices(choices);
+  EXPECT_FALSE(multiplies_on_tensor_cores(forward));
+  EXPECT_EQ(device->info().product_library, "cuBLASLt 13.1.0");
+  EXPECT_TRUE(multiplies_on_tensor_cores(backward));
+  EXPECT_EQ(device->info().product_library,
+            "cuBLASLt 13.1.0, attention on tensor cores, which is faster here");
+}
+
+TEST_F(AttentionOnFake, IsNotOnTensorCoresUntimedNorWithoutThem) {
+  restart(machine, {.device = "cuda"});
+  EXPECT_FALSE(multiplies_on_tensor_cores(backward)) << "small ones are not timed";
+  EXPECT_EQ(device->product_choices(), "");
+  DeviceConfig off = tuned;
+  off.autotunes = false;
+  restart(machine, off);
+  EXPECT_FALSE(multiplies_on_tensor_cores(backward));
+  fake_cuda::Machine old = machine;
+  old.capability = 7;
+  restart(old, tuned);
+  EXPECT_FALSE(multiplies_on_tensor_cores(backward));
+  EXPECT_EQ(device->product_choices(), "");
+  restart({.memory_bytes = std::int64_t{40} << 20}, tuned);
+  EXPECT_FALSE(multiplies_on_tensor_cores(backward)) << "there is no memory to time it";
+}
+
+/// The launch of the kernel of tensor cores fails, and that is no error.
+TEST_F(AttentionOnFake, PassesOverALaunchThatIsRefused) {
+  restart(machine, tuned);
+  fake_cuda::fail("kernel", 6, 1);
+  EXPECT_FALSE(multiplies_on_tensor_cores(forward));
+  EXPECT_EQ(device->product_choices().find("tensor_cores_us"), std::string::npos);
+}
+
+/// Fused updates over so many rows that x does not stay in shared memory.
+TEST_F(TuningOnFake, TimesFusedUpdatesOverManyRowsInTallTilesToo) {
+  const auto op_of = [](Memory& of, std::int64_t rows) {
+    const auto add = [&](std::int64_t number, std::int64_t cols) {
+      Tensor tensor = of.add(1, number * cols + 4);
+      tensor.offset_bytes = (tensor.offset_bytes + 15) / 16 * 16;
+      tensor.rows = number;
+      tensor.cols = cols;
+      std::ranges::fill(of.values(tensor), 0.01F);
+      return tensor;
+    };
+    return LinearAdam{.weight = add(64, 8),
+                      .weight_moments1 = add(64, 8),
+                      .weight_moments2 = add(64, 8),
+                      .bias = add(1, 64),
+                      .bias_moments1 = add(1, 64),
+                      .bias_moments2 = add(1, 64),
+                      .grad_y = add(rows, 64),
+                      .x = add(rows, 8),
+                      .scalars = add(1, 2)};
+  };
+  const auto kernels_of = [&](std::int64_t rows) {
+    Memory of;
+    const int before = fake_cuda::calls("kernel");
+    device->prepare(op_of(of, rows));
+    return fake_cuda::calls("kernel") - before;
+  };
+  restart(machine, tuned);
+  EXPECT_EQ(kernels_of(128), 0);
+  EXPECT_EQ(kernels_of(129), 10);
+  EXPECT_EQ(kernels_of(129), 0) << "it is known";
+  Memory many;
+  const LinearAdam update = op_of(many, 129);
+  const auto result = run(update, many);
+  tuned.autotunes = false;
+  restart(machine, tuned);
+  EXPECT_EQ(kernels_of(129), 0);
+  EXPECT_EQ(run(update, many), result);
 }
 
 TEST_F(ProductOnFake, RefusesChoicesThatWereMadeElsewhere) {

@@ -9,7 +9,7 @@ constexpr dim3 kSquare(kSide, kSide);
 struct AttentionLauncher : Launcher {
   cudaError_t run(const Attention& op) const {
     return with_number(op.qkv.dtype, [&]<class Number>(Number) {
-      const AttentionHead<Number> head = head_of<Number>(op);
+      const AttentionHead<Number> head = head_of<Number>(op, addresses);
       return with_tile(head, [&]<int kTile, int kWidth>(std::integral_constant<int, kTile>,
                                                         std::integral_constant<int, kWidth>) {
         const dim3 grid = attention_grid(op.shape, op.out, kTile);
@@ -34,9 +34,7 @@ struct AttentionLauncher : Launcher {
 
   cudaError_t run(const AttentionGrad& op) const {
     return with_number(op.qkv.dtype, [&]<class Number>(Number) {
-      AttentionHead<Number> head = head_of<Number>(op);
-      head.out = addresses.at<Number>(op.out);
-      head.grad_out = addresses.at<Number>(op.grad_out);
+      const AttentionHead<Number> head = head_of<Number>(op, addresses);
       return with_tile(head, [&]<int kTile, int kWidth>(std::integral_constant<int, kTile>,
                                                         std::integral_constant<int, kWidth>) {
         const dim3 grid = attention_grid(op.shape, op.out, kTile);
@@ -54,19 +52,6 @@ struct AttentionLauncher : Launcher {
   }
 
  private:
-  template <class Number, class AttentionOp>
-  [[nodiscard]] AttentionHead<Number> head_of(const AttentionOp& op) const {
-    const std::int64_t width = op.out.cols / op.shape.heads;
-    return {.shape = op.shape,
-            .columns = op.out.cols,
-            .width = width,
-            .scale = attention_scale(width),
-            .qkv = addresses.at<Number>(op.qkv),
-            .out = nullptr,
-            .grad_out = nullptr,
-            .kept = addresses.at(op.kept)};
-  }
-
   /// Calls use(tile, width) with the sizes of tiles, which fit in the static shared memory.
   template <class Number, class Use>
   static cudaError_t with_tile(const AttentionHead<Number>& head, const Use& use) {
@@ -74,12 +59,6 @@ struct AttentionLauncher : Launcher {
     if (head.width <= 32) return use(integral_constant<int, 32>{}, integral_constant<int, 32>{});
     if (head.width <= 64) return use(integral_constant<int, 32>{}, integral_constant<int, 64>{});
     return use(integral_constant<int, 16>{}, integral_constant<int, 128>{});
-  }
-
-  /// The tiles of all heads.
-  static dim3 attention_grid(const AttentionShape& shape, const Tensor& out, int tile) {
-    const std::int64_t heads = out.rows / shape.length * shape.heads;
-    return {static_cast<unsigned>(heads * tiles(shape.length, tile))};
   }
 
   /// Queries, keys or values in rows of qkv or of its gradient.

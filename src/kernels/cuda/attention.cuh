@@ -5,9 +5,8 @@
 // seven products instead of five, but no atomic additions and no memory for partial sums.
 #pragma once
 
-#include "core/attention.h"
+#include "kernels/cuda/attention_heads.cuh"
 #include "kernels/cuda/reductions.cuh"
-#include "kernels/formulas.h"
 
 namespace barestep {
 
@@ -35,39 +34,6 @@ struct AttentionTile {
   using Scores = float[kTile][kTile + 1];
   using ScoresOfThread = float[kRows][kRows];
   using SumsOfThread = float[kRows][kCols];
-};
-
-/// A head in the tensors of an Attention or of its gradient; a block's `begin` is its first row.
-template <class Number>
-struct AttentionHead {
-  AttentionShape shape;
-  std::int64_t columns, width;  // of out; of a head
-  float scale;
-  const Number* qkv;
-  const Number* out;
-  const Number* grad_out;
-  const float* kept;
-
-  /// Where row `row` of a sequence begins in a tensor of `cols` columns.
-  [[nodiscard]] __device__ std::int64_t row_of(std::int64_t head, std::int64_t cols) const {
-    return head / shape.heads * shape.length * cols;
-  }
-  [[nodiscard]] __device__ std::int64_t in_qkv(std::int64_t head, int third) const {
-    return row_of(head, 3 * columns) + third * columns + head % shape.heads * width;
-  }
-  [[nodiscard]] __device__ std::int64_t in_out(std::int64_t head) const {
-    return row_of(head, columns) + head % shape.heads * width;
-  }
-  [[nodiscard]] __device__ std::int64_t in_log_sums(std::int64_t head) const {
-    return row_of(head, shape.heads) + head % shape.heads;
-  }
-  /// In the scores of the standard form.
-  [[nodiscard]] __device__ std::int64_t in_scores(std::int64_t head) const {
-    return row_of(head, shape.heads * shape.length) + head % shape.heads * shape.length;
-  }
-  [[nodiscard]] __device__ bool has(std::int64_t query, std::int64_t key) const {
-    return query < shape.length && key < shape.length && (!shape.causal || key <= query);
-  }
 };
 
 /// Loads a tile of rows, from `begin` on, of numbers that are `stride` apart; zeros beyond the end.
@@ -155,18 +121,6 @@ __device__ inline float row_total(float value) {
   return over_row(value, [](float a, float b) { return a + b; });
 }
 
-/// This block's head and the first row of its tile. Grid: the tiles of each head.
-template <int kTile>
-struct PlaceOfBlock {
-  std::int64_t head, begin;
-
-  __device__ explicit PlaceOfBlock(const AttentionShape& shape) {
-    const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
-    head = blockIdx.x / tiles;
-    begin = blockIdx.x % tiles * kTile;
-  }
-};
-
 /// One step of the online softmax: scores of this thread become exponentials, and the state of its
 /// rows that of all keys so far. Returns in `shrink` the factors of earlier sums.
 template <int kRows>
@@ -204,8 +158,7 @@ __global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
     maximum[i] = -INFINITY;
     sum[i] = 0;
   }
-  const std::int64_t end =
-      h.shape.causal && place.begin + kTile < h.shape.length ? place.begin + kTile : h.shape.length;
+  const std::int64_t end = h.end_of_keys(place.begin + kTile);
   for (std::int64_t key = 0; key < end; key += kTile) {
     __syncthreads();  // the tile before has been used
     load_rows<kTile, kWidth>(keys, h.qkv + h.in_qkv(place.head, 1), 3 * h.columns, key, h);
@@ -215,11 +168,7 @@ __global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
     multiply_rows<kTile, kWidth>(queries, keys, scores);
     for (int i = 0; i < Tile::kRows; ++i) {
       for (int j = 0; j < Tile::kRows; ++j) {
-        // Queries beyond the end keep their first key, so that nothing divides by 0.
-        const std::int64_t query = place.begin + own_row(i);
-        const bool is_padding = query >= h.shape.length;
-        const std::int64_t at = key + own_col(j);
-        const bool counts = is_padding ? at == 0 : h.has(query, at);
+        const bool counts = h.has_or_pads(place.begin + own_row(i), key + own_col(j));
         scores[i][j] = counts ? h.scale * scores[i][j] : -INFINITY;
       }
     }
@@ -346,8 +295,7 @@ __global__ void __launch_bounds__(kSide* kSide, kResidentBlocks)
   const PlaceOfBlock<kTile> place(h.shape);
   load_queries(s, h, place.head, place.begin);
   typename Tile::SumsOfThread sums = {};
-  const std::int64_t end =
-      h.shape.causal && place.begin + kTile < h.shape.length ? place.begin + kTile : h.shape.length;
+  const std::int64_t end = h.end_of_keys(place.begin + kTile);
   for (std::int64_t key = 0; key < end; key += kTile) {
     __syncthreads();
     load_keys(s, h, place.head, key);

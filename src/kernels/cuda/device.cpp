@@ -57,8 +57,10 @@ int attribute_of(CudaContext& context, cudaDeviceAttr attribute) {
   return value;
 }
 
+/// Code for older GPUs has no such products, whatever runs it.
 bool multiplies_tf32(CudaContext& context) {
-  return attribute_of(context, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32;
+  return attribute_of(context, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32 &&
+         kernel_architecture() >= 10 * kFirstWithTf32;
 }
 
 class CudaDevice final : public Device {
@@ -167,6 +169,10 @@ class CudaDevice final : public Device {
   void prepare(const DeviceOp& op) override {
     if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, fits_in_cache());
     if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) product_.prepare(*gemm);
+    if (const auto* update = std::get_if<LinearAdam>(&op)) {
+      product_.prepare(*update, fits_in_cache());
+    }
+    product_.prepare_attention(op, fits_in_cache());
   }
 
   [[nodiscard]] std::string product_choices() const override { return product_.choices(); }
@@ -188,7 +194,7 @@ class CudaDevice final : public Device {
       queue.follows_kernel = false;
       const int status = launch_dequantize(*of_bytes, addresses, target_.geometry, queue.handle());
       context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
-    } else {
+    } else if (!product_.run_attention(op, addresses, queue, follows_kernel(queue))) {
       launch_kernel(op, addresses, queue);
     }
   }
@@ -266,6 +272,7 @@ class CudaDevice final : public Device {
   void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream) {
     KernelTarget target = target_;
     target.follows_kernel = follows_kernel(stream);
+    target.tall_tiles = product_.has_tall_tiles(op);
     const int status =
         barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
     context_.note(static_cast<cudaError_t>(status), "launch of a kernel");

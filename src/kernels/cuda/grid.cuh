@@ -14,6 +14,7 @@ namespace barestep {
 
 constexpr int kBlockThreads = 256;
 constexpr int kWarpThreads = 32;
+constexpr unsigned kAllLanes = 0xffffffffU;
 constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
 
 inline std::int64_t tiles(std::int64_t extent, std::int64_t of) {
@@ -105,6 +106,16 @@ __device__ inline std::int64_t grid_thread() {
 }
 __device__ inline std::int64_t grid_threads() {
   return std::int64_t{gridDim.x} * blockDim.x;
+}
+
+__device__ inline int block_thread() {
+  return static_cast<int>(threadIdx.x);
+}
+__device__ inline int warp_of_block() {
+  return block_thread() / kWarpThreads;
+}
+__device__ inline int lane_of_warp() {
+  return block_thread() % kWarpThreads;
 }
 
 /// Calls use(row, lane) for every row, with one warp per row.

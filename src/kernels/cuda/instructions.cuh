@@ -8,7 +8,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
+#include "core/tensor.h"
 #include "kernels/host_device.h"
 
 namespace barestep {
@@ -94,6 +96,31 @@ __device__ __forceinline__ void mma_tf32(float (&sums)[4], const std::uint32_t (
                          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));),
                     (__trap();))
+}
+
+/// The same of 16-bit numbers, Bf16 or F16: a 16 x 16, b 16 x 8. Lane 4g + q holds
+///   a: (g, 2q), (g + 8, 2q), (g, 2q + 8), (g + 8, 2q + 8)    b: (2q, g), (2q + 8, g)
+/// each in the lower half of a register, with the next in depth in the upper half
+/// (PTX ISA, matrix fragments for mma.m16n8k16, .bf16 and .f16).
+template <class Number>
+__device__ __forceinline__ void mma_16_bits(float (&sums)[4], const std::uint32_t (&a)[4],
+                                            const std::uint32_t (&b)[2]) {
+  if constexpr (std::is_same_v<Number, Bf16>) {
+    NV_IF_ELSE_TARGET(NV_PROVIDES_SM_80,
+                      (asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                           "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                           : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));),
+                      (__trap();))
+  } else {
+    static_assert(std::is_same_v<Number, F16>);
+    NV_IF_ELSE_TARGET(NV_PROVIDES_SM_80,
+                      (asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                           "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                           : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));),
+                      (__trap();))
+  }
 }
 
 __device__ __forceinline__ std::uint32_t bits_of(float x) {

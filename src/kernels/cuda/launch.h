@@ -50,6 +50,7 @@ struct KernelTarget {
   // Fused updates multiply on tensor cores: 16-bit factors exactly, fp32 ones as exactly as fp32.
   bool tensor_cores = false;
   bool has_tf32 = false;           // whether its tensor cores multiply tf32
+  bool tall_tiles = false;         // fused updates have tall tiles where there are: the same bits
   bool* follows_kernel = nullptr;  // see KernelQueue
 };
 
@@ -97,6 +98,19 @@ struct SkinnyProduct {
 [[nodiscard]] int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
                                 const Addresses& addresses, const LaunchMemory& memory,
                                 const KernelQueue& queue);
+
+/// Whether kernels for tensor cores compute it too: in the flash form, for heads whose rows fill
+/// accesses of 16 bytes, up to 256 bytes, on a GPU with tensor cores for tf32 and shared memory
+/// enough.
+[[nodiscard]] bool runs_on_tensor_cores(const Attention& op, const KernelTarget& target);
+[[nodiscard]] bool runs_on_tensor_cores(const AttentionGrad& op, const KernelTarget& target);
+
+/// Queues, as launch(). `rounded` as for launch_skinny(); 16-bit numbers are exact factors. A row's
+/// bits do not depend on the number of sequences, nor on the GPU.
+[[nodiscard]] int launch_on_tensor_cores(const Attention& op, bool rounded,
+                                         const Addresses& addresses, const KernelQueue& queue);
+[[nodiscard]] int launch_on_tensor_cores(const AttentionGrad& op, bool rounded,
+                                         const Addresses& addresses, const KernelQueue& queue);
 
 /// Queues, as launch(), for Generator::kTorchCuda. It is in a separate source with other compiler
 /// options: cuRAND's uniform numbers match PyTorch's bits only if nvcc may fuse multiply-adds, our

@@ -7,7 +7,9 @@
 // only when the block comes to another strip. The tiles of grad_y arrive through asynchronous
 // copies one step ahead. Weights and moments bypass shared memory: those of the next tile move into
 // the L2 cache during the product, and a thread loads each of its rows into registers as soon as it
-// has stored that row of this tile.
+// has stored an earlier one.
+//
+// If two chunks are not enough, x is read again for every tile, half as often for tall tiles.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -58,7 +60,7 @@ template <class Product>
 struct LinearAdamShared {
   using Number = typename Product::Number;
   alignas(kVectorBytes) Number x[2][Product::kDepth * kStride<Number, kStripCols>];
-  alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, kRows>];
+  alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, Product::kRows>];
   [[no_unique_address]] typename Product::Exchange exchange;
   AdamScalars step;  // registers cost more than loads
 };
@@ -194,6 +196,10 @@ template <class Product, bool kVectors, class Arithmetic, class Marks>
 struct LinearAdamBlock {
   using Number = typename Product::Number;
   static constexpr int kDepth = Product::kDepth;
+  static constexpr int kRows = Product::kRows;
+  static constexpr int kSlots = Product::kSlots;
+  /// Slots whose weights are in registers ahead; a tall tile's sums need many.
+  static constexpr int kAhead = kSlots <= 4 ? kSlots : 2;
 
   const LinearAdamArrays<Number>& a;
   const AdamConstants& constants;
@@ -202,7 +208,7 @@ struct LinearAdamBlock {
   TileWalk now, next;
   int x_buffer = 0;
   int held, other = -1;  // the chunks of x in this buffer and in the other
-  FourWeights<kVectors, Number> weights[kSlots]{};
+  FourWeights<kVectors, Number> weights[kAhead]{};
   typename Product::Sums sums{};
   float bias_sum = 0;
 
@@ -216,10 +222,10 @@ struct LinearAdamBlock {
   }
 
   __device__ __forceinline__ void load(int slot, const TileWalk& of) {
-    const int row = of.tile * kRows + row_of(slot);
+    const int row = of.tile * kRows + row_of<kSlots>(slot);
     const int col = of.strip * kStripCols + col_of();
     if (row >= out || col >= in) return;
-    weights[slot].load(a, std::int64_t{row} * in + col, in - col);
+    weights[slot % kAhead].load(a, std::int64_t{row} * in + col, in - col);
   }
 
   /// Starts moving the weights and moments of a tile into the L2 cache: memory then has work while
@@ -229,7 +235,7 @@ struct LinearAdamBlock {
     if (lane_of_warp() % 8 != 0 || col >= in) return;  // eight lanes load 128 bytes
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
-      const int row = of.tile * kRows + row_of(slot);
+      const int row = of.tile * kRows + row_of<kSlots>(slot);
       if (row >= out) return;
       const std::int64_t at = std::int64_t{row} * in + col;
       prefetch(a.weight + at);
@@ -245,7 +251,7 @@ struct LinearAdamBlock {
     fetch_grad_y(0, now);
     commit_copies();
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) load(slot, now);
+    for (int slot = 0; slot < kAhead; ++slot) load(slot, now);
   }
 
   /// Starts copying the data of the next step that is not in the buffers. Returns whether its x is
@@ -276,13 +282,15 @@ struct LinearAdamBlock {
     Product::exchange(sums, shared.exchange);
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
-      const int row = now.tile * kRows + row_of(slot);
+      const int row = now.tile * kRows + row_of<kSlots>(slot);
       const int col = now.strip * kStripCols + col_of();
-      auto& four = weights[slot];
+      auto& four = weights[slot % kAhead];
       const float4 grads = widened(narrowed<Number>(Product::grads(sums, shared.exchange, slot)));
       four.template update<Arithmetic>(constants, shared.step, grads);
       if (row < out && col < in) four.store(a, std::int64_t{row} * in + col, in - col);
-      if (more) load(slot, next);
+      const int ahead = slot + kAhead;
+      if (ahead < kSlots) load(ahead, now);
+      if (ahead >= kSlots && more) load(ahead - kSlots, next);
     }
     sums = {};
   }
@@ -343,7 +351,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const int out = static_cast<int>(a.out);
   const int in = static_cast<int>(a.in);
   const int n = static_cast<int>(a.n);
-  const int down = (out + kRows - 1) / kRows;
+  const int down = (out + Product::kRows - 1) / Product::kRows;
   const int strips = (in + kStripCols - 1) / kStripCols;
   const int chunks = n <= Product::kDepth ? 1 : (n + Product::kDepth - 1) / Product::kDepth;
   const auto first = static_cast<int>(blockIdx.x);

@@ -25,8 +25,18 @@ struct LinearAdamLauncher : Launcher {
                                             .rounded_bias = at<Number>(op.rounded_bias)};
       const bool small = std::max({arrays.out, arrays.in, arrays.n}) < kMaxLinearAdamExtent;
       BARESTEP_REQUIRE(small, "a layer's extents fit in 31 bits");
-      return with_tile_product<Number>([&]<class Product>(Product) {
-        return fused_update<Product>(arrays, AdamConstants(op.step));
+      const bool vectors =
+          arrays.in % 4 == 0 && arrays.out % 4 == 0 &&
+          are_aligned(arrays.weight, arrays.weight_moments1, arrays.weight_moments2, arrays.grad_y,
+                      arrays.x, arrays.rounded_weight);
+      return with_tile_product<Number>(vectors, [&]<class Product>(Product) {
+        const auto start_update = [&](auto* kernel) {
+          return fused_update<Product>(arrays, AdamConstants(op.step), kernel);
+        };
+        if constexpr (Product::kRows == kUsualRows) {
+          if (!vectors) return start_update(linear_adam<Product, false>);
+        }
+        return start_update(linear_adam<Product, true>);
       });
     });
   }
@@ -34,30 +44,35 @@ struct LinearAdamLauncher : Launcher {
  private:
   /// Calls use(product) with the product for LinearAdam's kernel.
   template <class Number, class Use>
-  cudaError_t with_tile_product(const Use& use) const {
+  cudaError_t with_tile_product(bool vectors, const Use& use) const {
     using OnTensorCores = TensorProduct<1, Number>;
+    const bool tall = target.tall_tiles && vectors;
     if constexpr (sizeof(Number) < sizeof(float)) {
-      return target.tensor_cores ? use(OnTensorCores{}) : use(FmaProduct<32, Number>{});
+      using Tall = TensorProduct<1, Number, kTallRows>;
+      if (!target.tensor_cores) return use(FmaProduct<32, Number>{});
+      return tall && fits<Tall>() ? use(Tall{}) : use(OnTensorCores{});
     } else {
       using Fma = FmaProduct<64>;
-      const auto needed = static_cast<std::int64_t>(
-          std::max(sizeof(LinearAdamShared<Fma>), sizeof(LinearAdamShared<OnTensorCores>)));
-      if (target.block_shared_bytes < needed) return use(FmaProduct<32>{});
-      return target.tensor_cores ? use(OnTensorCores{}) : use(Fma{});
+      using Tall = FmaProduct<64, float, kTallRows>;
+      if (!fits<Fma>() || !fits<OnTensorCores>()) return use(FmaProduct<32>{});
+      if (target.tensor_cores) return use(OnTensorCores{});  // tall ones would be alone
+      return tall && fits<Tall>() ? use(Tall{}) : use(Fma{});
     }
   }
 
   template <class Product>
+  [[nodiscard]] bool fits() const {
+    return target.block_shared_bytes >=
+           static_cast<std::int64_t>(sizeof(LinearAdamShared<Product>));
+  }
+
+  template <class Product, class Kernel>
   cudaError_t fused_update(const LinearAdamArrays<typename Product::Number>& a,
-                           const AdamConstants& constants) const {
-    const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 &&
-                         are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x,
-                                     a.rounded_weight);
+                           const AdamConstants& constants, Kernel* kernel) const {
     const std::int64_t strips = std::max(std::int64_t{1}, tiles(a.in, kStripCols));
-    const std::int64_t max = tiles(a.out, kRows) * tiles(a.in, kStripCols);
-    return start_persistent(queue, geometry, max, strips, sizeof(LinearAdamShared<Product>),
-                            vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
-                            constants);
+    const std::int64_t max = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
+    return start_persistent(queue, geometry, max, strips, sizeof(LinearAdamShared<Product>), kernel,
+                            a, constants);
   }
 };
 

@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/index.h"
+#include "kernels/cuda/kernel_bench.h"
 
 namespace barestep {
 namespace {
@@ -19,6 +20,8 @@ namespace {
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmBytes));
 
 constexpr int kCandidates = 16;  // timed by autotuning
+/// Up to so many rows of the batch, x stays in shared memory for all tiles of a strip.
+constexpr std::int64_t kRowsOfUsualTiles = 128;
 
 std::string library_text() {
   const std::size_t version = cublasLtGetVersion();
@@ -192,99 +195,6 @@ Gemm gemm_of(const ProductShape& shape) {
   return op;
 }
 
-/// The memory and events of one measurement.
-class ProductBench {
- public:
-  ProductBench(const ProductShape& shape, CudaContext& context)
-      : context_(context),
-        op_(gemm_of(shape)),
-        flushed_bytes_(shape.cached ? 0 : 2 * cache_bytes(context)),
-        stream_(context),
-        begin_(new_event(context)),
-        end_(new_event(context)),
-        a_(allocate(op_.a.bytes())),
-        b_(allocate(op_.b.bytes())),
-        c_(allocate(op_.c.bytes())),
-        bias_(allocate(op_.bias ? op_.bias->bytes() : 0)),
-        workspace_(allocate(workspace_bytes(DeviceKind::kCuda))),
-        flush_(allocate(flushed_bytes_)),
-        addresses_(std::vector{a_.get(), b_.get(), c_.get(), bias_.get()}) {
-    stream_.set_workspace(
-        {workspace_.get(), static_cast<std::size_t>(workspace_bytes(DeviceKind::kCuda))});
-  }
-
-  /// The best of a few runs, in milliseconds; infinity if the candidate cannot run, and then
-  /// failure() says why.
-  float milliseconds(const ProductAlgorithm& algorithm, const CudaProductPlan& plan,
-                     cublasLtHandle_t library, bool rounded) {
-    constexpr int kRuns = 5;  // the first also loads the kernel
-    // Products without a bias do not run with a pointer to one (cuBLASLt 13.1).
-    if (bias_) set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_.get());
-    float best = std::numeric_limits<float>::infinity();
-    for (int run = 0; run < kRuns; ++run) {
-      if (flushed_bytes_ > 0) {
-        require(cudaMemsetAsync(flush_.get(), 0, static_cast<std::size_t>(flushed_bytes_),
-                                stream_.handle()),
-                "cudaMemsetAsync");
-      }
-      require(cudaEventRecord(begin_.get(), stream_.handle()), "cudaEventRecord");
-      const QueueStatus status =
-          queue_product(plan, algorithm, op_, addresses_, queue_of(stream_, library, rounded));
-      if (const char* const name = name_of_failure(status)) {
-        failure_ = name;
-        static_cast<void>(cudaGetLastError());  // of a launch that was refused
-        return std::numeric_limits<float>::infinity();
-      }
-      require(cudaEventRecord(end_.get(), stream_.handle()), "cudaEventRecord");
-      require(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
-      float milliseconds = 0;
-      require(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()),
-              "cudaEventElapsedTime");
-      best = std::min(best, milliseconds);
-    }
-    return best;
-  }
-
-  [[nodiscard]] const char* failure() const { return failure_; }
-
- private:
-  void require(cudaError_t status, const char* call) { context_.require(status, call); }
-
-  static std::int64_t cache_bytes(CudaContext& context) {
-    int bytes = 0;
-    context.require(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, context.ordinal()),
-                    "cudaDeviceGetAttribute");
-    return std::max(bytes, 1 << 20);
-  }
-
-  static OwnedEvent new_event(CudaContext& context) {
-    cudaEvent_t event = nullptr;
-    context.require(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
-    return OwnedEvent(event);
-  }
-
-  OwnedDeviceMemory allocate(std::int64_t bytes) {
-    if (bytes == 0) return {};
-    void* memory = nullptr;
-    context_.require(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc", bytes);
-    OwnedDeviceMemory owned(static_cast<std::byte*>(memory));
-    // Small floats, not zeros: with zeros a GPU stays cooler and runs faster.
-    constexpr int kByte = 0x3C;
-    require(cudaMemsetAsync(memory, kByte, static_cast<std::size_t>(bytes), stream_.handle()),
-            "cudaMemsetAsync");
-    return owned;
-  }
-
-  CudaContext& context_;
-  Gemm op_;
-  std::int64_t flushed_bytes_;  // written before each run, to empty the cache
-  CudaDeviceStream stream_;
-  OwnedEvent begin_, end_;
-  OwnedDeviceMemory a_, b_, c_, bias_, workspace_, flush_;
-  Addresses addresses_;
-  const char* failure_ = "";
-};
-
 /// The time of each candidate, with none of its operands in the cache, unless they are there in a
 /// step; infinity for one that does not run. `plan` has the descriptors of `shape`; its bias
 /// pointer changes. Allocates operands and frees them again: Error(kMemory). Throws Error(kBug) if
@@ -292,10 +202,21 @@ class ProductBench {
 std::vector<float> milliseconds_of(std::span<const ProductCandidate> candidates,
                                    const ProductShape& shape, const CudaProductPlan& plan,
                                    cublasLtHandle_t library, CudaContext& context, bool rounded) {
-  ProductBench bench(shape, context);
+  KernelBench bench(context, shape.cached);
+  const Gemm op = gemm_of(shape);
+  const OwnedDeviceMemory a = bench.allocate(op.a.bytes());
+  const OwnedDeviceMemory b = bench.allocate(op.b.bytes());
+  const OwnedDeviceMemory c = bench.allocate(op.c.bytes());
+  const OwnedDeviceMemory bias = bench.allocate(op.bias ? op.bias->bytes() : 0);
+  const Addresses addresses(std::vector{a.get(), b.get(), c.get(), bias.get()});
+  // Products without a bias do not run with a pointer to one (cuBLASLt 13.1).
+  if (bias) set(context, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.get());
   std::vector<float> times;
   for (const ProductCandidate& candidate : candidates) {
-    times.push_back(bench.milliseconds(candidate.algorithm, plan, library, rounded));
+    times.push_back(bench.milliseconds([&] {
+      return name_of_failure(queue_product(plan, candidate.algorithm, op, addresses,
+                                           queue_of(bench.stream(), library, rounded)));
+    }));
   }
   if (std::isinf(*std::ranges::min_element(times))) {
     fail(ExitCode::kBug,
@@ -306,6 +227,62 @@ std::vector<float> milliseconds_of(std::span<const ProductCandidate> candidates,
   }
   return times;
 }
+
+std::vector<Tensor*> tensors_of(Attention& op) {
+  return {&op.out, &op.kept, &op.qkv};
+}
+std::vector<Tensor*> tensors_of(AttentionGrad& op) {
+  return {&op.grad_qkv, &op.qkv, &op.out, &op.grad_out, &op.kept};
+}
+std::vector<Tensor*> tensors_of(LinearAdam& op) {
+  std::vector<Tensor*> tensors{
+      &op.weight,        &op.weight_moments1, &op.weight_moments2, &op.bias,
+      &op.bias_moments1, &op.bias_moments2,   &op.grad_y,          &op.x,
+      &op.scalars};
+  for (auto* const given : {&op.clip, &op.rounded_weight, &op.rounded_bias}) {
+    if (*given) tensors.push_back(&**given);
+  }
+  return tensors;
+}
+
+/// An op to be timed, with tensors in memory of their own.
+template <class AnyOp>
+class OpBench {
+ public:
+  /// Allocates: Error(kMemory).
+  OpBench(const AnyOp& op, CudaContext& context, bool cached) : bench_(context, cached), op_(op) {
+    std::vector<std::byte*> starts;
+    for (Tensor* const tensor : tensors_of(op_)) {
+      memory_.push_back(bench_.allocate(tensor->bytes()));
+      tensor->buffer = static_cast<BufferId>(starts.size());
+      tensor->offset_bytes = 0;
+      starts.push_back(memory_.back().get());
+    }
+    addresses_ = Addresses(starts);
+  }
+
+  /// The time of launch_op(op, addresses, stream); infinity if it fails. Blocks.
+  template <class LaunchOp>
+  double us(const LaunchOp& launch_op) {
+    return 1e3 * static_cast<double>(bench_.milliseconds([&]() -> const char* {
+             const auto status =
+                 static_cast<cudaError_t>(launch_op(op_, addresses_, bench_.stream()));
+             return status == cudaSuccess ? nullptr : cudaGetErrorName(status);
+           }));
+  }
+  /// That of its usual kernel.
+  double usual_us(const KernelTarget& target) {
+    return us([&](const AnyOp& op, const Addresses& addresses, const CudaDeviceStream& stream) {
+      return launch(op, addresses, stream.launch_memory(), target, stream.handle());
+    });
+  }
+
+ private:
+  KernelBench bench_;
+  AnyOp op_;
+  std::vector<OwnedDeviceMemory> memory_{};
+  Addresses addresses_{};
+};
 
 ProductTimes best_times(std::span<const ProductCandidate> candidates,
                         const std::vector<float>& milliseconds) {
@@ -346,6 +323,7 @@ std::string CudaProduct::name() const {
   std::string text = library_text();
   if (precision_ != Precision::kFp32) text += fmt::format(", {}", barestep::name_of(precision_));
   if (uses_own_) text += ", products of few rows by a kernel of our own, which is faster here";
+  if (!on_tensor_cores_.empty()) text += ", attention on tensor cores, which is faster here";
   if (lacks_fused_) text += ", bias and ReLU apart: it has no kernel that fuses them here";
   return text;
 }
@@ -601,6 +579,83 @@ void CudaProduct::multiply(const Gemm& op, const Addresses& addresses, CudaDevic
   std::visit(
       [&](auto code) { context_.note(code, is_own ? "launch of a kernel" : "cublasLtMatmul"); },
       status);
+}
+
+template <class AnyOp, class Time>
+void CudaProduct::time_op(const AnyOp& op, bool cached, const Time& time) {
+  BARESTEP_REQUIRE(!context_.capturing, "kernels are timed before a capture");
+  context_.use();
+  try {
+    OpBench<AnyOp> bench(op, context_, cached);
+    time(bench);
+  } catch (const Error& error) {
+    // As in choose().
+    if (!is_cache_ || error.code() != ExitCode::kMemory) throw;
+  }
+}
+
+void CudaProduct::prepare_attention(const DeviceOp& op, bool cached) {
+  const auto prepare_one = [&](const auto* attention) {
+    if (attention == nullptr || choices_ == nullptr || attention->out.size() == 0 ||
+        !runs_on_tensor_cores(*attention, target_)) {
+      return;
+    }
+    const AttentionKind kind = kind_of(*attention);
+    if (!choices_->find(kind) && static_cast<double>(flops_of(op)) >= tuned_flop_) {
+      time_op(*attention, cached, [&](auto& bench) {
+        AttentionTimes times{.multiply_adds_us = bench.usual_us(target_)};
+        const double us = bench.us(
+            [&](const auto& timed, const Addresses& addresses, const CudaDeviceStream& stream) {
+              return launch_on_tensor_cores(timed, rounds(), addresses, {stream.handle(), nullptr});
+            });
+        if (!std::isinf(us)) times.tensor_cores_us = us;
+        if (!std::isinf(times.multiply_adds_us)) choices_->add(kind, times);
+      });
+    }
+    const auto times = choices_->find(kind);
+    if (times && times->on_tensor_cores()) on_tensor_cores_.insert(kind);
+  };
+  prepare_one(std::get_if<Attention>(&op));
+  prepare_one(std::get_if<AttentionGrad>(&op));
+}
+
+bool CudaProduct::run_attention(const DeviceOp& op, const Addresses& addresses,
+                                const CudaDeviceStream& stream, bool* follows_kernel) {
+  const auto run_one = [&](const auto* attention) {
+    if (attention == nullptr || !on_tensor_cores_.contains(kind_of(*attention)) ||
+        !runs_on_tensor_cores(*attention, target_)) {
+      return false;
+    }
+    const int status =
+        launch_on_tensor_cores(*attention, rounds(), addresses, {stream.handle(), follows_kernel});
+    context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
+    return true;
+  };
+  return run_one(std::get_if<Attention>(&op)) || run_one(std::get_if<AttentionGrad>(&op));
+}
+
+void CudaProduct::prepare(const LinearAdam& op, bool cached) {
+  const ProductSize size{op.weight.rows, op.weight.cols, op.x.rows};
+  const bool has_tall = op.x.dtype != DType::kF32 || precision_ == Precision::kFp32;
+  if (choices_ == nullptr || !has_tall || size.depth <= kRowsOfUsualTiles ||
+      has_tall_tiles_.contains(size) || static_cast<double>(flops_of(op)) < tuned_flop_) {
+    return;
+  }
+  bool& tall = has_tall_tiles_[size];
+  time_op(op, cached, [&](auto& bench) {
+    KernelTarget target = target_;
+    const double usual_us = bench.usual_us(target);
+    target.tall_tiles = true;
+    tall = bench.usual_us(target) < usual_us;
+  });
+}
+
+bool CudaProduct::has_tall_tiles(const DeviceOp& op) const {
+  const auto* const update = std::get_if<LinearAdam>(&op);
+  if (update == nullptr) return false;
+  const auto found =
+      has_tall_tiles_.find({update->weight.rows, update->weight.cols, update->x.rows});
+  return found != has_tall_tiles_.end() && found->second;
 }
 
 void CudaProduct::prepare(const QuantizedGemm& op) {

@@ -13,8 +13,6 @@ namespace barestep {
 /// The maximum number of blocks, and so of partial sums: the workspace of a launch holds this many.
 constexpr int kMaxPartials = static_cast<int>(kLaunchWorkspaceBytes / sizeof(double));
 
-constexpr unsigned kAllLanes = 0xffffffffU;
-
 /// The block of sum_rows: threads along a row, and rows.
 constexpr int kSumThreads = 8;
 constexpr int kSumRows = 8;

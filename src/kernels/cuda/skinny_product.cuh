@@ -104,24 +104,6 @@ struct SkinnySums {
 };
 constexpr int kSkinnySums = 2 * 4;  // of four numbers
 
-/// 3xTF32, as exact as fp32, or with kRounded a single product of the nearest tf32 numbers.
-template <bool kRounded>
-__device__ __forceinline__ void add_skinny(float (&sums)[4], const SplitTf32 (&a)[4],
-                                           const SplitTf32 (&b)[2]) {
-  const std::uint32_t a_high[4] = {a[0].high, a[1].high, a[2].high, a[3].high};
-  const std::uint32_t b_high[2] = {b[0].high, b[1].high};
-  float part[4] = {};
-  if constexpr (!kRounded) {
-    const std::uint32_t a_low[4] = {a[0].low, a[1].low, a[2].low, a[3].low};
-    const std::uint32_t b_low[2] = {b[0].low, b[1].low};
-    mma_tf32(part, a_low, b_high);
-    mma_tf32(part, a_high, b_low);
-  }
-  mma_tf32(part, a_high, b_high);
-#pragma unroll
-  for (int e = 0; e < 4; ++e) sums[e] += part[e];
-}
-
 __device__ __forceinline__ float part_of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
@@ -157,7 +139,7 @@ __device__ __forceinline__ void multiply_skinny(SkinnyShared<kByRows>& shared, i
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const SplitTf32 b[2] = {SplitTf32(w[j].x), SplitTf32(w[j].y)};
-        add_skinny<kRounded>(sums.at[i][j], a, b);
+        add_tf32<kRounded>(sums.at[i][j], a, b);
       }
     }
   }

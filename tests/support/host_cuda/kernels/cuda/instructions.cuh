@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/tensor.h"
+
 namespace barestep {
 
 inline void begin_kernel() {
@@ -74,27 +76,41 @@ inline float rounded_towards_zero(double x) {
 }
 
 /// Products are exact. The sum of four products and the accumulator rounds towards zero, as was
-/// observed for tensor cores up to Ampere; Hopper's rounding is not published.
-inline void mma_by_warp(const host_cuda::Lane (&lanes)[32]) {
+/// observed for tensor cores up to Ampere; Hopper's rounding is not published. A register holds a
+/// tf32 number (Number is float) or two of 16 bits.
+template <class Number>
+void mma_by_warp(const host_cuda::Lane (&lanes)[32]) {
   ++host_cuda::machine().tensor_products;
-  constexpr std::uint32_t kTf32 = 0xFFFFE000U;
-  float a[16][8];
-  float b[8][8];
+  constexpr int kOfRegister = 4 / static_cast<int>(sizeof(Number));
+  constexpr int kDepth = 8 * kOfRegister;
+  float a[16][kDepth];
+  float b[kDepth][8];
   float sums[16][8];
+  const auto number = [](std::uint32_t bits, int i) {
+    if constexpr (kOfRegister == 1) {
+      return std::bit_cast<float>(bits & 0xFFFFE000U);
+    } else {
+      return float_of(Number{static_cast<std::uint16_t>(bits >> 16 * i)});
+    }
+  };
   for (int lane = 0; lane < 32; ++lane) {
     const int g = lane / 4;
     const int q = lane % 4;
     const auto& from = *static_cast<const MmaOperands*>(lanes[lane].in);
     const auto* const old = static_cast<const float*>(lanes[lane].out);
     for (int i = 0; i < 4; ++i) {
-      a[g + i % 2 * 8][q + i / 2 * 4] = std::bit_cast<float>(from.a[i] & kTf32);
+      for (int k = 0; k < kOfRegister; ++k)
+        a[g + i % 2 * 8][(q + i / 2 * 4) * kOfRegister + k] = number(from.a[i], k);
       sums[g + i / 2 * 8][2 * q + i % 2] = old[i];
     }
-    for (int i = 0; i < 2; ++i) b[q + 4 * i][g] = std::bit_cast<float>(from.b[i] & kTf32);
+    for (int i = 0; i < 2; ++i) {
+      for (int k = 0; k < kOfRegister; ++k)
+        b[(q + 4 * i) * kOfRegister + k][g] = number(from.b[i], k);
+    }
   }
   for (int row = 0; row < 16; ++row) {
     for (int col = 0; col < 8; ++col) {
-      for (int first = 0; first < 8; first += 4) {
+      for (int first = 0; first < kDepth; first += 4) {
         double sum = sums[row][col];
         for (int k = first; k < first + 4; ++k)
           sum += static_cast<double>(a[row][k]) * static_cast<double>(b[k][col]);
@@ -110,7 +126,13 @@ inline void mma_by_warp(const host_cuda::Lane (&lanes)[32]) {
 
 inline void mma_tf32(float (&sums)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
   const MmaOperands operands{a, b};
-  host_cuda::run_by_warp({&operands, sums}, mma_by_warp);
+  host_cuda::run_by_warp({&operands, sums}, mma_by_warp<float>);
+}
+
+template <class Number>
+void mma_16_bits(float (&sums)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  const MmaOperands operands{a, b};
+  host_cuda::run_by_warp({&operands, sums}, mma_by_warp<Number>);
 }
 
 /// `exact` rounded, then moved an ulp down, an ulp up or not at all, depending on the bits of x.
