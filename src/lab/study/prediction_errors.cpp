@@ -159,12 +159,13 @@ FindingTable schemes_table(const std::vector<DistinctPrediction>& predictions,
   for (const DistinctPrediction& each : predictions) {
     by_scheme[scheme_words(each.measured(0).workload())].push_back(each);
   }
-  for (const auto& [scheme, own] : by_scheme) {
+  for (const auto& each : by_scheme) {
+    const std::string& scheme = each.first;
     std::vector<CertainPair> with;
     std::ranges::copy_if(pairs, std::back_inserter(with), [&](const CertainPair& pair) {
       return pair.scheme_a == scheme || pair.scheme_b == scheme;
     });
-    const std::optional<PredictionSummary> summary = summarized(own, with);
+    const std::optional<PredictionSummary> summary = summarized(each.second, with);
     if (!summary) continue;
     table.rows.push_back(
         {scheme, std::to_string(summary->runs), percent_text(summary->median_error),
