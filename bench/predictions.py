@@ -69,6 +69,18 @@ def directions(cases):
         yield {scheme_of(a["command"]), scheme_of(b["command"])}, is_right
 
 
+def repeated(by_command):
+    """How far apart one command line is in experiments that ran at other times: no prediction is closer."""
+    times = [[measured_of(case)["median"] for _, case in cases] for cases in by_command.values() if len(cases) > 1]
+    apart = sorted(max(each) / min(each) - 1 for each in times)
+    if not apart:
+        return "No command line was measured in two experiments."
+    return (
+        f"Measured again in another experiment, the slowest time of a command line is above its fastest by "
+        f"{percent(statistics.median(apart))} (median of {len(apart)}), {percent(apart[-1])} at most."
+    )
+
+
 def row(name, errors, pairs):
     sizes = sorted(abs(each) for each in errors)
     right = sum(is_right for _, is_right in pairs)
@@ -139,6 +151,7 @@ def main():
     for scheme in sorted({scheme_of(command) for command in errors}):
         own = [error for command, error in errors.items() if scheme_of(command) == scheme]
         print(row(scheme, own, [pair for pair in pairs if scheme in pair[0]]))
+    print(f"\n{repeated(by_command)}")
     print(f"\nThe {WORST} worst, and the part of the step that is off most:")
     for command in sorted(errors, key=lambda each: -abs(errors[each]))[:WORST]:
         name, case = by_command[command][0]

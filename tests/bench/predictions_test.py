@@ -48,6 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
 lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
 # The two measurements of one command line count once, as 1.1 s. Local SGD is compared with its mean, 2 s.
 assert "all 3 20.0 % 64.0 % 75.0 % 1 of 3, 33.3 %" in lines, out.getvalue()
+assert any("above its fastest by 20.0 % (median of 1), 20.0 % at most." in line for line in lines), out.getvalue()
 assert "zero1 1 20.0 % 20.0 % 20.0 % 1 of 2, 50.0 %" in lines, out.getvalue()
 assert "local SGD 1 75.0 % 75.0 % 75.0 % 0 of 2, 0.0 %" in lines, out.getvalue()
 assert "-75.0 % backward -500.000 ms a: local" in lines, out.getvalue()
