@@ -375,17 +375,20 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
   Command& explains = parser.add_command(
       "explain", "Account for each step of a run, PyTorch's or ours, from its traces.",
       [&] { explain_traces(options); });
-  explains.add(required(several(
-      option("trace", "", "each rank's trace, .json or .json.gz, or folders; two: their difference",
-             [&](const RawValue& given) { options.traces.push_back(file_path(given)); }))));
+  explains.add(several(option(
+      "trace", "",
+      "each rank's trace, .json or .json.gz, or folders (the newest trace here); two folders, "
+      "or results.json of --output and a trace: their difference",
+      [&](const RawValue& given) { options.traces.push_back(file_path(given)); })));
+  explains.add(flag("--json", "print results.json instead of the text", options.json));
   explains.add(option("--output", "DIR", "also write report.html, report.md and results.json there",
                       to_path(options.output)));
-  explains.add(option(
-      "--fail-above", "P",
-      "of two folders: fail if a step of the second takes P percent longer, or more",
-      [&](const RawValue& given) {
-        options.fail_above = real_number(given, {.low = 0, .with_low = true, .end = 1e6}) / 100;
-      }));
+  explains.add(option("--fail-above", "P",
+                      "of two runs: fail if a step of the second takes P percent longer, or more",
+                      [&](const RawValue& given) {
+                        options.fail_above =
+                            real_number(given, {.low = 0, .with_low = true, .end = 1e6}) / 100;
+                      }));
   explains.add(machine_option(options.machine,
                               "if the model is an MLP: the machine to predict it for, a card's "
                               "file or name (that of the GPU in the trace)"));

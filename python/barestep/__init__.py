@@ -72,7 +72,7 @@ class _Shown:
 
 
 class Explanation(_Shown):
-    """results.json of docs/explain.md: accounts, waits, collectives, devices, answers, notes."""
+    """results.json of docs/explain.md: accounts, waits, collectives, devices, fixes, pieces, answers, notes."""
 
     def __str__(self):
         return "\n".join([*self["answers"], *self["notes"]])
@@ -119,10 +119,8 @@ class Run(_Shown):
 
 def explain(*traces, machine=None):
     """The account of a run from its traces, one for each rank. `machine`: the card to predict an MLP for."""
-    with tempfile.TemporaryDirectory() as folder:
-        more = ["--machine", machine] if machine else []
-        _output("mlp_lab", ["explain", *traces, "--output", folder, *more])
-        return Explanation(json.loads((pathlib.Path(folder) / "results.json").read_text(encoding="utf-8")))
+    more = ["--machine", machine] if machine else []
+    return Explanation(json.loads(_output("mlp_lab", ["explain", *traces, "--json", *more])))
 
 
 def predict(machine="h200-nvlink", ranks=1, memory=None, **options):

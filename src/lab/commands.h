@@ -118,14 +118,17 @@ void write_explorer(const ExplorerOptions& options);
 std::filesystem::path page_module();
 
 struct ExplainOptions {
-  std::vector<std::filesystem::path> traces{};  // one of each rank, or folders of them
-  std::optional<double> fail_above{};  // of two folders: how much longer the second may take
+  /// One of each rank, or folders of them; none: the newest one here. Two folders, or results.json
+  /// of an earlier account and a trace or folder: two runs.
+  std::vector<std::filesystem::path> traces{};
+  std::optional<double> fail_above{};  // of two runs: how much longer the second may take
   std::filesystem::path output{};      // the report's folder; empty: none
+  bool json = false;                   // print results.json instead of the text
   std::string machine{};               // the card of a prediction; empty: by the GPU
 };
 
 /// Prints the account of a run from its traces, by PyTorch's profiler or by --trace, or of two
-/// folders the account of their difference, and writes its report. Throws Error: kNoInput,
+/// runs the account of their difference, and writes its report. Throws Error: kNoInput,
 /// kBadData, also if the second run is too slow; kCannotCreate, kInputOutput.
 void explain_traces(const ExplainOptions& options);
 

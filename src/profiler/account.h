@@ -38,6 +38,7 @@ enum class Part {
   kExposedCommunication,  // any other collective must finish before anything can run
   kOptimizer,             //
   kGraph,                 // work of a graph whose phases are not measured
+  kEvaluation,            // work of an evaluation after the update, in a trace of others
   kOtherDevice,           // another device of this process is computing
   kVerification,          // the step stands still to be compared with itself and other ranks
   kHost,                  // the host has not queued the next work
@@ -76,6 +77,7 @@ inline constexpr PartTraits kAccountParts[] = {
      false, true},
     {"optimizer", "optimizer", "the optimizer", 3, Phase::kOptimizer, true},
     {"graph", "", "the step's graph", 3, {}, true, true},
+    {"evaluation", "", "evaluation", 10, {}, true, true},
     {"other device", "other_device", "the other devices", 8, {}, false, true},
     {"verification", "verification", "verification", 6, {}, false, true},
     {"host", "host", "the host", 9},

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -45,13 +47,42 @@ nlohmann::json account_json(const TracedRank& rank, const TracedAccount& account
           {"hidden_communication_s", ns_seconds(account.hidden_ns)}};
 }
 
+/// Of what results.json holds; its first member.
+constexpr const char* kAccountFormat = "barestep account 1";
+constexpr const char* kDifferenceFormat = "barestep difference 1";
+
+/// What is shown, and results.json.
+struct Explained {
+  std::string title{}, name{};  // of the page, and of its plots' files
+  std::vector<std::string> sentences{};
+  Findings findings{};
+  const char* format = kAccountFormat;
+  nlohmann::json results{};
+  std::string failure{};  // why the second of two runs fails; else empty
+};
+
+nlohmann::json fixes_json(const TracedRun& run, const RunAccount& account) {
+  nlohmann::json fixes = nlohmann::json::array();
+  for (const TracedFix& each : fixes_of(run, account)) {
+    fixes.push_back({{"part", name_of(each.part)},
+                     {"name", each.name},
+                     {"gain_s", each.gain_s.median},
+                     {"low_s", each.gain_s.low},
+                     {"high_s", each.gain_s.high}});
+  }
+  return fixes;
+}
+
 /// Times in seconds.
-std::string explain_json(const TracedRun& run, const RunAccount& account,
-                         const Findings& findings) {
+nlohmann::json account_results(const TracedRun& run, const RunAccount& account,
+                               const Findings& findings) {
   using nlohmann::json;
   json accounts = json::array(), buckets = json::array(), waits = json::array();
-  for (const TracedAccount& each : account.accounts) {
+  for (const TracedAccount& each : account.all()) {
     accounts.push_back(account_json(run.ranks[each.rank], each));
+    accounts.back()["outlier"] =
+        std::ranges::find(account.outliers, each.number, &TracedAccount::number) !=
+        account.outliers.end();
   }
   for (const BucketAccount& each : account.buckets) {
     buckets.push_back({{"collective", each.name},
@@ -89,47 +120,136 @@ std::string explain_json(const TracedRun& run, const RunAccount& account,
                       {"file", rank.file.path.string()},
                       {"clock_shift_s", ns_seconds(rank.shift_ns)}});
   }
-  const json all = {{"traces", traces},
-                    {"accounts", accounts},
-                    {"waits", waits},
-                    {"collectives", buckets},
-                    {"devices", devices},
-                    {"answers", texts_of(findings.timed)},
-                    {"notes", texts_of(findings.untimed)}};
-  return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return {{"traces", traces},
+          {"accounts", accounts},
+          {"waits", waits},
+          {"collectives", buckets},
+          {"devices", devices},
+          {"fixes", fixes_json(run, account)},
+          {"pieces", pieces_json(pieces_of(run, account))},
+          {"answers", texts_of(findings.timed)},
+          {"notes", texts_of(findings.untimed)}};
 }
 
-/// The traces in a folder, by name; a file itself.
+/// Whether a file is results.json of an account, which may stand for the traces.
+bool is_baseline(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return false;
+  std::string begin(100, ' ');
+  const int read = open_trace(file).read(begin);
+  return begin.substr(0, static_cast<std::size_t>(std::max(0, read))).find(kAccountFormat) !=
+         begin.npos;
+}
+
+/// Whether a file is a trace, as far as its first bytes tell.
+bool is_trace(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  if (!name.ends_with(".json") && !name.ends_with(".json.gz")) return false;
+  std::string begin(1 << 20, ' ');
+  if (open_trace(file).read(begin) < 0) return true;  // refused when it is read
+  return begin.find("\"traceEvents\"") != begin.npos;
+}
+
+/// "host_7.1790857026123.pt.trace.json.gz": the worker "host_7", and the moment. Other files are
+/// workers of their own.
+std::pair<std::string, std::string> worker_of(const std::filesystem::path& trace) {
+  const std::string name = trace.filename().string();
+  const auto end = name.rfind(".pt.trace.json");
+  if (end == name.npos || end == 0) return {name, ""};
+  const auto dot = name.rfind('.', end - 1);
+  const auto digits = name.find_first_not_of("0123456789", dot + 1);
+  return dot != name.npos && digits == end
+             ? std::pair(name.substr(0, dot), name.substr(dot + 1, end - dot - 1))
+             : std::pair(name.substr(0, end), std::string());
+}
+
+/// The traces in a folder, by name, of each worker the newest; the files of a pattern, or a file.
 std::vector<std::filesystem::path> traces_in(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return {path};
-  std::vector<std::filesystem::path> all;
+  if (!std::filesystem::is_directory(path)) return matching_files(path);
+  std::map<std::string, std::filesystem::path> newest;
   for (const auto& each : std::filesystem::directory_iterator(path)) {
-    const std::string name = each.path().filename().string();
-    if (name.ends_with(".json") || name.ends_with(".json.gz")) all.push_back(each.path());
+    if (!each.is_regular_file() || !is_trace(each.path())) continue;
+    const auto [worker, moment] = worker_of(each.path());
+    std::filesystem::path& of_worker = newest[worker];
+    const std::string before = worker_of(of_worker).second;
+    const bool is_newer = std::pair(moment.size(), moment) > std::pair(before.size(), before);
+    if (of_worker.empty() || is_newer) of_worker = each.path();
   }
-  if (all.empty()) refuse_trace(path, "is a folder without traces", "give one with .json files");
+  if (newest.empty()) refuse_trace(path, "is a folder without traces", "give one with .json files");
+  std::vector<std::filesystem::path> all;
+  for (const auto& [worker, trace] : newest) all.push_back(trace);
   std::ranges::sort(all);
   return all;
 }
 
-/// Compares the runs of two folders.
-void explain_difference(const ExplainOptions& options) {
-  const auto &a = options.traces[0], &b = options.traces[1];
-  const TraceDifference difference = difference_of(read_run(traces_in(a)), read_run(traces_in(b)));
-  std::vector<std::string> sentences = {
-      fmt::format("A is {}, B is {}.", on_one_line(a.string()), on_one_line(b.string()))};
-  std::ranges::move(texts_of(difference.findings), std::back_inserter(sentences));
-  print_now(text_of(sentences, difference.findings));
-  if (!options.output.empty()) {
-    Page page{.title = "The difference of two runs, from their traces"};
-    page.add(sentences, difference.findings, "difference");
-    write_page(options.output, page);
+/// The newest trace in the current folder.
+std::filesystem::path newest_trace() {
+  std::filesystem::path newest;
+  for (const auto& each : std::filesystem::directory_iterator(".")) {
+    if (!each.is_regular_file() || !is_trace(each.path())) continue;
+    const bool is_newer =
+        newest.empty() || each.last_write_time() > std::filesystem::last_write_time(newest);
+    if (is_newer) newest = each.path().lexically_normal();
   }
+  if (newest.empty()) {
+    fail(ExitCode::kUsage, {.what = "argument 'trace'",
+                            .why = "is missing, and no trace is in this folder",
+                            .remedy = "mlp_lab explain --help describes it"});
+  }
+  return newest;
+}
+
+/// The pieces of a run's steps: of its traces, or of results.json of an earlier account.
+StepPieces pieces_at(const std::filesystem::path& path) {
+  if (is_baseline(path)) {
+    constexpr std::int64_t kMaxBytes = std::int64_t{1} << 28;
+    const JsonDocument results(path, kMaxBytes, "baseline",
+                               "write it again: mlp_lab explain TRACE --output DIR");
+    return pieces_in(results.root());
+  }
+  const TracedRun run = read_run(traces_in(path));
+  return pieces_of(run, account_of(run));
+}
+
+/// Compares two runs.
+Explained explained_difference(const ExplainOptions& options) {
+  const auto &a = options.traces[0], &b = options.traces[1];
+  const StepPieces of_a = pieces_at(a), of_b = pieces_at(b);
+  TraceDifference difference = difference_of(of_a, of_b);
   const double more = difference.steps.ratio.median - 1;
-  if (!options.fail_above || more <= *options.fail_above) return;
-  refuse_trace(b,
-               fmt::format("a step takes {} longer than in '{}'", percent_text(more), a.string()),
-               "see the tables, or raise --fail-above");
+  Explained all{.title = "The difference of two runs, from their traces",
+                .name = "difference",
+                .sentences = {fmt::format("A is {}, B is {}.", on_one_line(a.string()),
+                                          on_one_line(b.string()))},
+                .format = kDifferenceFormat,
+                .results = difference_json(of_a, of_b, difference)};
+  std::ranges::move(texts_of(difference.findings), std::back_inserter(all.sentences));
+  all.sentences.push_back(
+      fmt::format("To see what B does: mlp_lab explain {}.", on_one_line(b.string())));
+  all.results.update({{"a", a.string()}, {"b", b.string()}, {"answers", all.sentences}});
+  all.findings = std::move(difference.findings);
+  if (options.fail_above && more > *options.fail_above) {
+    all.failure =
+        fmt::format("a step takes {} longer than in '{}'", percent_text(more), a.string());
+  }
+  return all;
+}
+
+Explained explained_run(const ExplainOptions& options) {
+  std::vector<std::filesystem::path> traces;
+  for (const auto& path : options.traces)
+    std::ranges::move(traces_in(path), std::back_inserter(traces));
+  if (traces.empty()) traces.push_back(newest_trace());
+  const TracedRun run = read_run(traces);
+  const RunAccount account = account_of(run);
+  Findings findings = explained(run, account, options.machine);
+  Explained all{.title = "Account of a run, from its traces",
+                .name = "explain",
+                .sentences = texts_of(findings)};
+  const bool has_results = options.json || !options.output.empty();
+  if (has_results) all.results = account_results(run, account, findings);
+  all.findings = std::move(findings);
+  return all;
 }
 
 }  // namespace
@@ -164,29 +284,31 @@ void explain_traces(const ExplainOptions& options) {
     require_separate_files(outputs, inputs);
   }
   const bool is_difference =
-      options.traces.size() == 2 && std::ranges::all_of(options.traces, [](const auto& path) {
-        return std::filesystem::is_directory(path);
-      });
-  if (is_difference) return explain_difference(options);
-  if (options.fail_above) {
+      options.traces.size() == 2 &&
+      (std::ranges::all_of(options.traces, [](const auto& path) { return is_directory(path); }) ||
+       std::ranges::any_of(options.traces, is_baseline));
+  if (options.fail_above && !is_difference) {
     fail(ExitCode::kUsage, {.what = "--fail-above",
-                            .why = "compares the runs of two folders",
-                            .remedy = "give two folders of traces"});
+                            .why = "compares two runs",
+                            .remedy = "give two folders of traces, or an earlier results.json"});
   }
-  std::vector<std::filesystem::path> traces;
-  for (const auto& path : options.traces)
-    std::ranges::move(traces_in(path), std::back_inserter(traces));
-  const TracedRun run = read_run(traces);
-  const RunAccount account = account_of(run);
-  const Findings findings = explained(run, account, options.machine);
-  const std::vector<std::string> sentences = texts_of(findings);
-  print_now(text_of(sentences, findings));
-  if (options.output.empty()) return;
-  Page page{.title = "Account of a run, from its traces"};
-  page.add(sentences, findings, "explain");
-  write_page(options.output, page);
-  replace_file(options.output / "results.json", explain_json(run, account, findings));
-  print_now(fmt::format("Report: {}\n", on_one_line((options.output / "report.html").string())));
+  Explained all = is_difference ? explained_difference(options) : explained_run(options);
+  nlohmann::ordered_json ordered = {{"format", all.format}};
+  if (!all.results.is_null()) ordered.update(nlohmann::ordered_json(all.results));
+  const std::string results =
+      ordered.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  print_now(options.json ? results : text_of(all.sentences, all.findings));
+  if (!options.output.empty()) {
+    Page page{.title = all.title};
+    page.add({}, {.plots = std::exchange(all.findings.plots, {})}, all.name);
+    page.add(all.sentences, all.findings, all.name);
+    write_page(options.output, page);
+    replace_file(options.output / "results.json", results);
+    const std::string report = on_one_line((options.output / "report.html").string());
+    if (!options.json) print_now(fmt::format("Report: {}\n", report));
+  }
+  if (all.failure.empty()) return;
+  refuse_trace(options.traces[1], all.failure, "see the tables, or raise --fail-above");
 }
 
 }  // namespace barestep

@@ -10,13 +10,15 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/statistics.h"
 #include "lab/report/svg.h"
 #include "profiler/checklist.h"
 
 namespace barestep {
 
 std::string shown_name(const std::string& of) {
-  std::string name = on_one_line(of);
+  constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
+  std::string name = on_one_line(of.starts_with(kEngine) ? of.substr(kEngine.size()) : of);
   constexpr std::size_t kMaxName = 60;
   if (name.size() <= kMaxName) return name;
   std::size_t end = kMaxName - 3;
@@ -93,6 +95,7 @@ std::string rank_name(const TracedRank& rank) {
 
 FindingTable mean_table(const TracedRun& run, const RunAccount& account) {
   FindingTable table{.title = "The account of a step, mean of a rank's steps", .columns = {"part"}};
+  if (!account.outliers.empty()) table.title += ", without those that take much longer";
   for (const TracedRank& rank : run.ranks) table.columns.push_back(rank_name(rank));
   for (const AccountColumn& column : columns_of(account)) {
     std::vector<std::string> row = {column.name};
@@ -115,7 +118,7 @@ FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
                      .on_screen = kRowsOnScreen};
   const std::vector<AccountColumn> columns = columns_of(account);
   for (const AccountColumn& column : columns) table.columns.push_back(column.name);
-  for (const TracedAccount& each : account.accounts) {
+  for (const TracedAccount& each : account.all()) {
     RankSum sum;
     sum.add(each);
     std::vector<std::string> row = {std::to_string(each.number),
@@ -128,22 +131,37 @@ FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
   return table;
 }
 
-/// The ops of a rank's steps, the longest first.
-FindingTable operator_table_of(const TracedRun& run, std::size_t rank) {
-  struct Sum {
-    std::int64_t calls = 0, ns = 0;
-  };
+struct OpSum {
+  std::int64_t calls = 0, ns = 0;
+};
+
+/// The ops of those steps of a rank that the account has: all, or on its main lane those of a part.
+std::map<std::string, OpSum> op_sums(const TracedRun& run, const RunAccount& account,
+                                     std::size_t rank, std::optional<Part> part = std::nullopt) {
   const TracedRank& of = run.ranks[rank];
-  std::map<std::string, Sum> sums;
-  std::int64_t total_ns = 0;
+  std::set<std::int64_t> steps;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank == rank) steps.insert(each.number);
+  }
+  std::map<std::string, OpSum> sums;
   for (const TracedWork& work : run.works) {
     if (work.rank != rank || !work.step) continue;
-    Sum& sum = sums[of.file.names[work.op]];
+    if (part && (work.part != *part || work.lane != of.main)) continue;
+    if (!steps.contains(of.steps[*work.step].number)) continue;
+    OpSum& sum = sums[of.file.names[work.op]];
     if (!work.continues) ++sum.calls;
     sum.ns += work.end_ns - work.begin_ns;
-    total_ns += work.end_ns - work.begin_ns;
   }
-  std::vector<std::pair<std::string, Sum>> rows(sums.begin(), sums.end());
+  return sums;
+}
+
+/// The longest first.
+FindingTable operator_table_of(const TracedRun& run, const RunAccount& account, std::size_t rank) {
+  const TracedRank& of = run.ranks[rank];
+  const std::map<std::string, OpSum> sums = op_sums(run, account, rank);
+  std::int64_t total_ns = 0;
+  for (const auto& [name, sum] : sums) total_ns += sum.ns;
+  std::vector<std::pair<std::string, OpSum>> rows(sums.begin(), sums.end());
   std::ranges::stable_sort(rows,
                            [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
   FindingTable table{.title = fmt::format("Operators of {}: time on its lanes", rank_name(of)),
@@ -195,13 +213,41 @@ struct NamedCause {
   std::string text{};  // ", most of it in `augment` (27.1 ms of 31.4 ms)"
 };
 
+/// Of a part, what did work in it: an op, or a collective of a size. They add up to the part's time
+/// at most.
+std::map<std::string, std::int64_t> work_in(const TracedRun& run, const RunAccount& account,
+                                            std::size_t rank, Part part) {
+  std::map<std::string, std::int64_t> all;
+  if (traits_of(part).computes) {
+    for (const auto& [op, sum] : op_sums(run, account, rank, part)) {
+      all[fmt::format("`{}`", shown_name(op))] += sum.ns;
+    }
+  } else if (part == Part::kExposedCommunication) {
+    for (const BucketAccount& each : account.buckets) {
+      if (each.name == "message" || each.works == 0) continue;
+      const std::string size = each.bytes == 0 ? "" : " of " + human_bytes(each.bytes);
+      all[each.name + size] += each.exposed_ns / static_cast<std::int64_t>(run.ranks.size());
+    }
+  }
+  return all;
+}
+
 NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part) {
-  if (!has_names(part)) return {};
-  const PartNames names = part_names(run, account, rank, part);
   const RankSum sum = rank_sum(account, rank);
   const auto times = [&](std::int64_t ns) {
-    return fmt::format("({} of {})", time_text(sum.step_s(ns)), time_text(sum.step_s(names.ns)));
+    return fmt::format("({} of {})", time_text(sum.step_s(ns)),
+                       time_text(sum.step_s(sum.part_ns[part])));
   };
+  const PartNames names = part_names(run, account, rank, part);
+  if (2 * names.ns <= sum.part_ns[part]) {
+    const std::map<std::string, std::int64_t> works = work_in(run, account, rank, part);
+    const auto longest =
+        std::ranges::max_element(works, {}, [](const auto& each) { return each.second; });
+    if (longest == works.end() || 4 * longest->second < sum.part_ns[part]) return {};
+    const std::int64_t ns = std::min(longest->second, sum.part_ns[part]);
+    return {"", fmt::format(", {} of it in {} {}", 2 * ns > sum.part_ns[part] ? "most" : "much",
+                            longest->first, times(ns))};
+  }
   // Of names that cover most of it, each of which has the next one within it, the innermost.
   const std::pair<const std::string, std::int64_t>* cause = nullptr;
   for (const auto& each : names.covered_ns) {
@@ -216,7 +262,11 @@ NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t
     if (part != Part::kIdle && 2 * ns >= names.ns)
       return {"", fmt::format(", most of it {} {}", ahead, times(ns))};
   }
-  return {};
+  const auto longest = std::ranges::max_element(names.innermost_ns, {},
+                                                [](const auto& each) { return each.second; });
+  if (4 * longest->second < names.ns || names.covered_ns.count(longest->first) == 0) return {};
+  return {longest->first, fmt::format(", much of it in `{}` {}", shown_name(longest->first),
+                                      times(longest->second))};
 }
 
 /// By name; they add up to the parts.
@@ -251,8 +301,7 @@ FindingTable names_table(const TracedRun& run, const RunAccount& account, std::s
 }
 
 FindingTable waits_table(const TracedRun& run, const RunAccount& account) {
-  FindingTable table{.title = "Who waited for whom in exposed communication, a step",
-                     .columns = {"waited"}};
+  FindingTable table{.title = "Who waited for whom, a step", .columns = {"waited"}};
   for (const TracedRank& rank : run.ranks) table.columns.push_back("for " + rank_name(rank));
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     std::vector<std::string> row = {rank_name(run.ranks[rank])};
@@ -323,6 +372,8 @@ std::string change_for_name(const std::string& name) {
        "Make input faster than it is consumed: more loading workers, prefetch, less work for each "
        "sample."},
       {"Synchronize", "Wait for the device less often: keep the value on it, and read it later."},
+      {"Launch",
+       "Launch less often: CUDA graphs, torch.compile, fused kernels, or a larger batch."},
       {"Memcpy", "Copy from and to pinned memory, with non_blocking=True, and read results later."},
       {"Malloc",
        "Allocate before the steps, and keep shapes: the allocator asked the device again."},
@@ -331,8 +382,27 @@ std::string change_for_name(const std::string& name) {
   for (const auto& [part, change] : kChanges) {
     if (name.find(part) != name.npos) return std::string(change);
   }
+  const auto colons = name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
+  if (colons != name.npos && name.substr(colons).starts_with("::")) {
+    return fmt::format(
+        "Call `{}` less often, or with less work of the host: torch.compile, fused "
+        "or foreach ops, or a larger batch.",
+        shown_name(name));
+  }
   return fmt::format("Make `{}` shorter or rarer, or let another thread or process do it.",
                      shown_name(name));
+}
+
+/// Each by itself: a cause may be part of another one.
+FindingTable fixes_table(const std::vector<TracedFix>& fixes, double step_s) {
+  FindingTable table{.title = "What a step would gain without a cause, replayed",
+                     .columns = {"without", "gain", "of a step", "to change"},
+                     .on_screen = kRowsOnScreen};
+  for (const TracedFix& each : fixes) {
+    table.rows.push_back({shown_name(each.name), time_text(each.gain_s),
+                          percent_text(each.gain_s.median / step_s), change_for_name(each.name)});
+  }
+  return table;
 }
 
 /// What shortens a part of a step, with the name of what the host did most of that time.
@@ -354,6 +424,10 @@ std::string change_for(Part part, const std::string& name, bool on_host) {
              "buckets start earlier, a larger batch or accumulation gives more to hide behind.";
     case Part::kOtherDevice:
       return "Divide the batch evenly, or use a process for each device.";
+    case Part::kOptimizer:
+      return change_for_name("Optimizer.");
+    case Part::kEvaluation:
+      return "Evaluate less often, on fewer samples, or in larger batches.";
     case Part::kHost:
       return on_host ? "Do less beside the ops: fused or foreach optimizers, torch.compile, or a "
                        "larger batch for each step."
@@ -391,17 +465,14 @@ RankSum others_sum(const RunAccount& account, std::size_t rank) {
   return others;
 }
 
-/// What a rank does longer than the others, besides communication.
-Part excess_of(const RunAccount& account, std::size_t rank, double& excess_s) {
-  const RankSum own = rank_sum(account, rank);
-  const RankSum others = others_sum(account, rank);
+/// What takes longer in one sum than in the other: exchanges, or anything else.
+Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s) {
   const auto excess = [&](Part part) {
     return own.step_s(own.part_ns[part]) - others.step_s(others.part_ns[part]);
   };
-  Part longest = Part::kIdle;
+  Part longest = in_exchanges ? Part::kExposedCommunication : Part::kIdle;
   for (const Part part : kValuesOf<Part>) {
-    if (is_exchange(part)) continue;
-    if (longest == Part::kIdle || excess(part) > excess(longest)) longest = part;
+    if (is_exchange(part) == in_exchanges && excess(part) > excess(longest)) longest = part;
   }
   excess_s = excess(longest);
   return longest;
@@ -434,7 +505,7 @@ std::optional<LateRank> late_rank_of(const RunAccount& account) {
   const std::int64_t waits_ns = std::accumulate(row.begin(), row.end(), std::int64_t{0});
   const bool is_long = waited_ns > 0 && 10 * waited_ns >= others.wall_ns;
   if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(waits_ns)) return std::nullopt;
-  late.longer = excess_of(account, late.rank, late.excess_s);
+  late.longer = excess_of(own, others, false, late.excess_s);
   return late.excess_s > 0 ? std::optional(late) : std::nullopt;
 }
 
@@ -492,9 +563,69 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
   return {
       fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(longest.part),
                   100 * longest.share, time_text(longest.step_s),
-                  cause.text.empty() ? cause_of(longest.part) : cause.text),
+                  !cause.text.empty() ? cause.text
+                  : longest.part == Part::kHost && run.ranks[rank].on_host
+                      ? ": Python between ops"
+                      : cause_of(longest.part)),
       fmt::format("To change: {}", change_for(longest.part, cause.name, run.ranks[rank].on_host))};
 }
+
+/// What takes longer in an outlier than in the usual steps, and where.
+std::string cause_of_outlier(const TracedRun& run, const RunAccount& account, std::int64_t number) {
+  RunAccount outliers;
+  std::ranges::copy_if(account.outliers, std::back_inserter(outliers.accounts),
+                       [&](const TracedAccount& each) { return each.number == number; });
+  LateRank late{.excess_s = -1};
+  const auto look_at = [&](std::size_t rank, bool in_exchanges) {
+    LateRank found{.rank = rank};
+    const RankSum own = rank_sum(outliers, rank);
+    found.longer = excess_of(own, rank_sum(account, rank), in_exchanges, found.excess_s);
+    if (own.steps > 0 && found.excess_s > late.excess_s) late = found;
+  };
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) look_at(rank, false);
+  const RankSum of_outliers = rank_sum(outliers), usual = rank_sum(account);
+  const double more_s = of_outliers.step_s(of_outliers.wall_ns) - usual.step_s(usual.wall_ns);
+  if (2 * late.excess_s < more_s) look_at(0, true);
+  return fmt::format("{}{}{}", name_of(late.longer),
+                     run.ranks.size() > 1 ? " of " + rank_name(run.ranks[late.rank]) : "",
+                     cause_in(run, outliers, late.rank, late.longer).text);
+}
+
+}  // namespace
+
+std::string steps_text(const TracedRun& run, const RunAccount& account) {
+  std::map<std::int64_t, double> usual, longer;  // by number, the longest of all ranks
+  for (const TracedAccount& each : account.all()) {
+    const bool is_usual = std::ranges::find(account.outliers, each.number,
+                                            &TracedAccount::number) == account.outliers.end();
+    double& wall_s = (is_usual ? usual : longer)[each.number];
+    wall_s = std::max(wall_s, ns_seconds(each.wall_ns));
+  }
+  std::vector<double> walls_s;
+  for (const auto& [number, seconds] : usual) walls_s.push_back(seconds);
+  if (walls_s.size() < 2) return "";
+  const double median_s = median(walls_s);
+  const auto [least, most] = std::ranges::minmax_element(walls_s);
+  const std::string spread = fmt::format("({} to {})", time_text(*least), time_text(*most));
+  if (longer.empty()) {
+    return fmt::format("A step takes {} in the median of {} {}.", time_text(median_s),
+                       walls_s.size(), spread);
+  }
+  const auto longest =
+      std::ranges::max_element(longer, {}, [](const auto& each) { return each.second; });
+  const std::string factor = number_text(longest->second / median_s);
+  return fmt::format(
+      "{} of {} steps take {} in the median {}, but step {} takes {} times as "
+      "long{}: {}.",
+      walls_s.size(), walls_s.size() + longer.size(), time_text(median_s), spread, longest->first,
+      factor,
+      longer.size() == 1
+          ? ""
+          : fmt::format(", the longest of {} that take at least twice", longer.size()),
+      cause_of_outlier(run, account, longest->first));
+}
+
+namespace {
 
 /// The bubble of a pipeline; empty without one.
 std::string bubble_text(const TracedRun& run, const RunAccount& account) {
@@ -544,8 +675,12 @@ void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentence
                                        rank.file.far_apart == 1 ? "is" : "are"));
   add(rank.ends_with_optimizer ? 1 : 0,
       fmt::format("No ProfilerStep in the trace of {}: a step ends with each step of an optimizer, "
-                  "so two optimizers make two steps of one. Call step() of the profiler to mark "
-                  "them.",
+                  "so two optimizers make two steps of one, and what follows the last one is left "
+                  "out. Call step() of the profiler to mark them.",
+                  name));
+  add(rank.is_whole ? 1 : 0,
+      fmt::format("No ProfilerStep and no optimizer in the trace of {}: all of it counts as a "
+                  "step. Call step() of the profiler to mark steps.",
                   name));
 }
 
@@ -706,6 +841,10 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
                                  gaps = gaps_of(run, account);
   Findings findings{.timed = {verdict.begin(), verdict.end()},
                     .untimed = {gaps.begin(), gaps.end()}};
+  if (std::string text = steps_text(run, account); !text.empty()) {
+    auto& timed = findings.timed;
+    timed.emplace(account.outliers.empty() ? timed.end() : timed.begin(), std::move(text));
+  }
   if (std::string text = bubble_text(run, account); !text.empty()) {
     findings.timed.emplace_back(std::move(text));
   }
@@ -713,7 +852,10 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   findings.tables.push_back(mean_table(run, account));
   FindingTable names = names_table(run, account, rank);
   if (!names.rows.empty()) findings.tables.push_back(std::move(names));
-  findings.tables.push_back(operator_table_of(run, rank));
+  const RankSum all = rank_sum(account);
+  FindingTable fixes = fixes_table(fixes_of(run, account), all.step_s(all.wall_ns));
+  if (!fixes.rows.empty()) findings.tables.push_back(std::move(fixes));
+  findings.tables.push_back(operator_table_of(run, account, rank));
   if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
   if (!account.buckets.empty()) findings.tables.push_back(bucket_table(account));
   FindingTable breakdowns = breakdown_table(run);
@@ -724,6 +866,21 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   return findings;
 }
 
+namespace {
+
+/// The commands that show whether a change helped.
+std::string verifying_text(const TracedRun& run) {
+  std::string traces;
+  for (const TracedRank& rank : run.ranks) traces += " " + rank.file.path.string();
+  if (run.ranks.size() > 2) traces = " TRACES";
+  return fmt::format(
+      "To verify a change: mlp_lab explain{} --output before; after it, mlp_lab "
+      "explain before/results.json NEW_TRACE.",
+      on_one_line(traces));
+}
+
+}  // namespace
+
 void require_steps(const TracedRun& run, const RunAccount& account) {
   if (!account.accounts.empty()) return;
   refuse_trace(run.ranks.front().file.path, "has no complete step",
@@ -733,6 +890,7 @@ void require_steps(const TracedRun& run, const RunAccount& account) {
 Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine) {
   require_steps(run, account);
   Findings findings = findings_of(run, account);
+  findings.timed.emplace_back(verifying_text(run));
   Findings mlp = mlp_findings(run, account, machine);
   std::ranges::move(mlp.timed, std::back_inserter(findings.untimed));
   std::ranges::move(mlp.tables, std::back_inserter(findings.tables));

@@ -1,9 +1,12 @@
 // What the traces of a run say, in words, tables and a picture.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/json_document.h"
 #include "lab/explain/trace_account.h"
 #include "lab/report/findings.h"
 
@@ -28,13 +31,46 @@ Findings explained(const TracedRun& run, const RunAccount& account, const std::s
 /// Throws Error(kBadData) if no step is complete.
 void require_steps(const TracedRun& run, const RunAccount& account);
 
+/// How long steps take, and which take much longer, and why; empty for a single step.
+std::string steps_text(const TracedRun& run, const RunAccount& account);
+
+/// What time was spent on: a part, and in it an op with its kernel, a collective, or what the host
+/// did.
+using PieceKey = std::pair<Part, std::string>;
+
+/// In a step, mean over steps and ranks.
+struct StepPiece {
+  double seconds = 0, calls = 0;
+};
+
+/// The pieces of a step add up to its wall time.
+struct StepPieces {
+  std::map<PieceKey, StepPiece> pieces{};
+  std::map<std::int64_t, double> ranks{}, steps{};  // wall seconds, by number
+  double wall_s = 0;
+  std::string outliers{};  // the sentence about them; empty if there are none
+
+  [[nodiscard]] StepPiece of(const PieceKey& key) const {
+    const auto found = pieces.find(key);
+    return found == pieces.end() ? StepPiece{} : found->second;
+  }
+  [[nodiscard]] double seconds_of(Part part) const;
+};
+
+/// Of a run, without outliers. Throws Error as require_steps() does.
+StepPieces pieces_of(const TracedRun& run, const RunAccount& account);
+/// As results.json has them, beside the accounts; and back.
+EventJson pieces_json(const StepPieces& of);
+StepPieces pieces_in(const JsonValue& results);
+
 /// Why a step of B takes longer than one of A.
 struct TraceDifference {
   Comparison steps{};   // of B with A, step by step
   Findings findings{};  // the rows of each table add up
 };
-/// Throws Error as require_steps() does.
-TraceDifference difference_of(const TracedRun& run_a, const TracedRun& run_b);
+TraceDifference difference_of(const StepPieces& a, const StepPieces& b);
+/// The members of its results.json.
+EventJson difference_json(const StepPieces& a, const StepPieces& b, const TraceDifference& of);
 
 /// A name of a trace, as it is shown: a kernel's may have a thousand characters.
 std::string shown_name(const std::string& name);

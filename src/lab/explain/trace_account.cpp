@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "core/statistics.h"
+
 namespace barestep {
 namespace {
 
@@ -123,8 +125,11 @@ class TraceSpans final : public Spans {
     const HostState loading = state_at(rank_.loading, now_ns);
     const HostState blocked =
         rank_.on_host || loading.in != nullptr ? HostState{} : state_at(rank_.blocked, now_ns);
-    until_s = std::min({until_s, seconds(loading.until_ns), seconds(blocked.until_ns)});
+    const HostState updating = rank_.on_host ? state_at(rank_.updating, now_ns) : HostState{};
+    until_s = std::min({until_s, seconds(loading.until_ns), seconds(blocked.until_ns),
+                        seconds(updating.until_ns)});
     if (loading.in != nullptr) return {now_s, until_s, Part::kDataWait};
+    if (updating.in != nullptr) return {now_s, until_s, Part::kOptimizer};
     if (!rank_.on_host && blocked.in == nullptr) return {now_s, until_s, Part::kHost};
     // The host waits for the device; without one, its thread that trains may wait for autograd's.
     const TracedMoments& moments = rank_.moments;
@@ -178,7 +183,7 @@ class TraceSpans final : public Spans {
 std::vector<HostStretch> communication_of(const TracedRun& run, std::size_t rank) {
   std::vector<HostStretch> all;
   for (const TracedWork& work : run.works) {
-    const bool counts = work.rank == rank && work.part == Part::kExposedCommunication;
+    const bool counts = work.rank == rank && work.step && work.part == Part::kExposedCommunication;
     if (counts) all.push_back({work.begin_ns, work.end_ns});
   }
   return united(std::move(all));
@@ -194,18 +199,29 @@ std::int64_t common_ns(const std::vector<HostStretch>& intervals, const HostStre
   return ns;
 }
 
-/// Collects a run's account.
+/// Collects the account of a run's steps with these numbers.
 class RunSums {
  public:
-  explicit RunSums(const TracedRun& run) : run_(run) {
+  RunSums(const TracedRun& run, const std::set<std::int64_t>& numbers)
+      : run_(run), numbers_(numbers) {
     const std::size_t ranks = run.ranks.size();
     sums_.waited_ns.assign(ranks, std::vector<std::int64_t>(ranks, 0));
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       communication_.push_back(communication_of(run, rank));
     }
     add_buckets();
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const std::vector<RankStep>& steps = run.ranks[rank].steps;
+      for (std::size_t step = 0; step < steps.size(); ++step) {
+        if (steps[step].has_account && numbers.contains(steps[step].number)) add(rank, step);
+      }
+    }
+    std::ranges::stable_sort(sums_.accounts, {}, &TracedAccount::number);
   }
 
+  [[nodiscard]] RunAccount take() { return std::move(sums_); }
+
+ private:
   void add(std::size_t rank, std::size_t step) {
     const RankStep& of = run_.ranks[rank].steps[step];
     TracedAccount account{
@@ -221,7 +237,7 @@ class RunSums {
       const HostStretch times = times_of(of, stretch);
       account.part_ns[stretch.part] += times.ns();
       if (stretch.is_own_work) settle(stretch.part);
-      if (has_names(stretch.part)) {
+      if (has_names(stretch)) {
         run_.ranks[rank].names.visit(times, [&](std::size_t path, const HostStretch& piece) {
           unsettled[{stretch.part, path}] += piece.ns();
         });
@@ -235,23 +251,19 @@ class RunSums {
     sums_.accounts.push_back(account);
   }
 
-  [[nodiscard]] RunAccount take() {
-    std::ranges::stable_sort(sums_.accounts, {}, &TracedAccount::number);
-    return std::move(sums_);
-  }
-
- private:
   void add_exposed(std::size_t rank, std::size_t held_by, const HostStretch& stretch,
                    TracedAccount& account) {
     const auto found = run_.exchange_of.find(held_by);
     if (found == run_.exchange_of.end()) return;
     const TracedExchange& exchange = run_.exchanges[found->second];
-    BucketAccount& bucket = sums_.buckets[bucket_of_[found->second]];
-    bucket.exposed_ns += stretch.ns();
+    const std::int64_t waiting_ns =
+        exchange.last_begin_ns ? moving_from(run_, held_by, stretch) - stretch.begin_ns : 0;
+    if (const std::optional<std::size_t> bucket = bucket_of_[found->second]) {
+      sums_.buckets[*bucket].exposed_ns += stretch.ns();
+      sums_.buckets[*bucket].waiting_ns += waiting_ns;
+    }
     if (!exchange.last_begin_ns) return;
-    const std::int64_t waiting_ns = moving_from(run_, held_by, stretch) - stretch.begin_ns;
     if (run_.works[held_by].part == Part::kExposedCommunication) account.waiting_ns += waiting_ns;
-    bucket.waiting_ns += waiting_ns;
     sums_.waited_ns[rank][*exchange.last_rank] += waiting_ns;
   }
 
@@ -260,6 +272,8 @@ class RunSums {
     std::map<std::tuple<std::string, std::int64_t, std::int64_t>, std::size_t> rows;
     std::map<std::tuple<std::int64_t, std::string, std::int64_t>, std::int64_t> counts;
     for (const TracedExchange& exchange : run_.exchanges) {
+      bucket_of_.emplace_back();
+      if (!numbers_.contains(exchange.step)) continue;
       const TracedCollective* what = nullptr;
       for (std::size_t rank = 0; rank < exchange.works.size(); ++rank) {
         if (!exchange.works[rank]) continue;
@@ -272,7 +286,7 @@ class RunSums {
       if (is_new) {
         sums_.buckets.push_back({.name = name, .bytes = what->bytes, .ranks = what->ranks});
       }
-      bucket_of_.push_back(at->second);
+      bucket_of_.back() = at->second;
       add_times(exchange, sums_.buckets[at->second]);
     }
   }
@@ -296,9 +310,10 @@ class RunSums {
   }
 
   const TracedRun& run_;
+  const std::set<std::int64_t>& numbers_;
   RunAccount sums_;
   std::vector<std::vector<HostStretch>> communication_;  // by rank
-  std::vector<std::size_t> bucket_of_;                   // by exchange
+  std::vector<std::optional<std::size_t>> bucket_of_;    // by exchange
 };
 
 }  // namespace
@@ -328,19 +343,21 @@ std::int64_t moving_from(const TracedRun& run, std::size_t held_by, const HostSt
 
 namespace {
 
-/// Tells the work of devices that was launched before the last step's end, as far as launches of
-/// its stream are known.
+/// Tells the work of devices that was launched before the last step's end. What has no launch, on a
+/// stream where others have one, was launched before the profile if it precedes them.
 class LaunchedInSteps {
  public:
   explicit LaunchedInSteps(const TracedRank& rank)
       : end_ns_(rank.steps.back().end_ns - rank.shift_ns) {
     for (const TraceEvent& event : rank.file.events) {
-      if (event.kind != TraceEvent::Kind::kCall) continue;
+      if (event.kind != TraceEvent::Kind::kCall || event.correlation == 0) continue;
       calls_.insert(event.correlation);
       if (event.begin_ns <= end_ns_) in_steps_.insert(event.correlation);
     }
     for (const TraceEvent& event : rank.file.events) {
-      if (is_of_device(event) && calls_.contains(event.correlation)) rows_.insert(event.row);
+      if (is_of_device(event) && calls_.contains(event.correlation)) {
+        first_ns_.try_emplace(event.row, event.begin_ns);
+      }
     }
   }
   static bool is_of_device(const TraceEvent& event) {
@@ -349,14 +366,16 @@ class LaunchedInSteps {
   }
   [[nodiscard]] bool contains(const TraceEvent& event) const {
     if (in_steps_.empty()) return true;
-    if (rows_.contains(event.row)) return in_steps_.contains(event.correlation);
-    return event.begin_ns <= end_ns_;
+    if (calls_.contains(event.correlation)) return in_steps_.contains(event.correlation);
+    const auto first = first_ns_.find(event.row);
+    return event.begin_ns <= end_ns_ &&
+           (first == first_ns_.end() || event.begin_ns > first->second);
   }
 
  private:
   std::int64_t end_ns_;
   std::set<std::int64_t> calls_, in_steps_;
-  std::set<TraceIndex> rows_;
+  std::map<TraceIndex, std::int64_t> first_ns_;  // of work with a launch
 };
 
 }  // namespace
@@ -395,14 +414,33 @@ std::string innermost_name(const TracedRank& rank, const NamedTime& time) {
   return path.empty() ? ahead_text(time) : rank.names.name(path.back());
 }
 
+std::vector<TracedAccount> RunAccount::all() const {
+  std::vector<TracedAccount> both = accounts;
+  both.insert(both.end(), outliers.begin(), outliers.end());
+  std::ranges::stable_sort(both, {}, &TracedAccount::number);
+  return both;
+}
+
 RunAccount account_of(const TracedRun& run) {
-  RunSums sums(run);
-  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    for (std::size_t step = 0; step < run.ranks[rank].steps.size(); ++step) {
-      if (run.ranks[rank].steps[step].has_account) sums.add(rank, step);
+  std::map<std::int64_t, std::int64_t> walls_ns;  // by number, the longest of all ranks
+  for (const TracedRank& rank : run.ranks) {
+    for (const RankStep& step : rank.steps) {
+      if (!step.has_account) continue;
+      std::int64_t& wall_ns = walls_ns[step.number];
+      wall_ns = std::max(wall_ns, step.wall_end_ns - step.wall_begin_ns);
     }
   }
-  return sums.take();
+  std::vector<double> walls;
+  for (const auto& [number, ns] : walls_ns) walls.push_back(static_cast<double>(ns));
+  const double limit_ns = walls.empty() ? 0 : 2 * median(walls);
+  std::set<std::int64_t> usual, longer;
+  for (const auto& [number, ns] : walls_ns) {
+    (static_cast<double>(ns) >= limit_ns ? longer : usual).insert(number);
+  }
+  if (5 * longer.size() > walls_ns.size()) usual.merge(longer);
+  RunAccount account = RunSums(run, usual).take();
+  if (!longer.empty()) account.outliers = RunSums(run, longer).take().accounts;
+  return account;
 }
 
 }  // namespace barestep

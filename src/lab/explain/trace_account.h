@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lab/explain/trace_steps.h"
+#include "lab/report/samples.h"
 
 namespace barestep {
 
@@ -46,6 +47,11 @@ constexpr bool has_names(Part part) {
   return part == Part::kHost || part == Part::kIdle || part == Part::kDataWait;
 }
 
+/// Whether it names what the host did during a stretch: also what of an update is no op.
+constexpr bool has_names(const CauseSpan& stretch) {
+  return has_names(stretch.part) || (stretch.part == Part::kOptimizer && !stretch.held_by);
+}
+
 /// Time of such a part with one name.
 struct NamedTime {
   Part part = Part::kHost;
@@ -67,7 +73,8 @@ struct TracedAccount {
   EnumArray<Part, std::int64_t> part_ns{};  // add up to wall_ns
   std::int64_t waiting_ns = 0;              // of exposed communication: until the last rank entered
   std::int64_t hidden_ns = 0;               // communication beside other work or waits; in no part
-  std::map<NamedTime, std::int64_t> named_ns{};  // add up to the parts that have names
+  /// Add up to the parts that have names; of the optimizer, what is no op.
+  std::map<NamedTime, std::int64_t> named_ns{};
 
   [[nodiscard]] std::int64_t moving_ns() const {
     return part_ns[Part::kExposedCommunication] - waiting_ns;
@@ -91,15 +98,34 @@ struct BucketAccount {
   [[nodiscard]] double bus_bytes_per_s() const;
 };
 
-/// A step of a run, of every rank.
+/// The steps of a run, of every rank.
 struct RunAccount {
   std::vector<TracedAccount> accounts{};  // by step, then rank
+  /// Those of steps that take at least twice as long as the median, if they are a fifth of all or
+  /// fewer; everything else is about the others.
+  std::vector<TracedAccount> outliers{};
   std::vector<BucketAccount> buckets{};
   /// waited_ns[a][b]: how long rank a waited for rank b in exposed communication.
   std::vector<std::vector<std::int64_t>> waited_ns{};
+
+  /// Of all steps, in that order.
+  [[nodiscard]] std::vector<TracedAccount> all() const;
 };
 
 RunAccount account_of(const TracedRun& run);
+
+/// Something that the host does, and what a step of the run would gain without it: the steps are
+/// replayed, in which a rank enters its exchanges as much earlier as it gained.
+struct TracedFix {
+  Part part = Part::kHost;
+  std::string name{};
+  /// In the mean of steps and ranks. The low end is what is seen in the account; the high one adds
+  /// what was hidden, and what it computed itself; both with twice the error of the mean.
+  Estimate gain_s{};
+};
+
+/// The longest first.
+std::vector<TracedFix> fixes_of(const TracedRun& run, const RunAccount& account);
 
 /// How busy a device of a rank's trace was with what the host launched until the end of the last
 /// step. If the trace has no launches: with all its work.

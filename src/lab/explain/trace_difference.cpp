@@ -1,43 +1,19 @@
 // Why the steps of one run take longer than those of another: the account of the difference.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 
+#include "core/lookup.h"
 #include "lab/explain/explain_report.h"
 
 namespace barestep {
 namespace {
 
 constexpr std::size_t kPieceRows = 20;
-
-/// What time was spent on: a part, and in it an op with its kernel, a collective, or what the host
-/// did.
-using PieceKey = std::pair<Part, std::string>;
-
-/// In a step, mean over steps and ranks.
-struct StepPiece {
-  double seconds = 0, calls = 0;
-};
-
-/// The pieces of a step add up to its wall time.
-struct StepPieces {
-  std::map<PieceKey, StepPiece> pieces{};
-  std::map<std::int64_t, double> ranks{}, steps{};  // wall seconds, by number
-  double wall_s = 0;
-
-  [[nodiscard]] StepPiece of(const PieceKey& key) const {
-    const auto found = pieces.find(key);
-    return found == pieces.end() ? StepPiece{} : found->second;
-  }
-  [[nodiscard]] double seconds_of(Part part) const {
-    double seconds = 0;
-    for (const auto& [key, piece] : pieces) seconds += key.first == part ? piece.seconds : 0;
-    return seconds;
-  }
-};
 
 std::string work_name(const TracedRun& run, const TracedWork& work) {
   const TraceFile& file = run.ranks[work.rank].file;
@@ -46,42 +22,32 @@ std::string work_name(const TracedRun& run, const TracedWork& work) {
   return op == kernel ? op : fmt::format("{}: {}", op, kernel);
 }
 
-StepPieces pieces_of(const TracedRun& run) {
-  const RunAccount account = account_of(run);
-  require_steps(run, account);
-  StepPieces all;
-  std::map<std::int64_t, double> of_rank, of_step;  // how many accounts
-  for (const TracedAccount& each : account.accounts) {
-    const TracedRank& rank = run.ranks[each.rank];
-    const auto step = static_cast<std::size_t>(
-        std::ranges::find(rank.steps, each.number, &RankStep::number) - rank.steps.begin());
-    for (const auto& [time, ns] : each.named_ns) {
-      all.pieces[{time.part, innermost_name(rank, time)}].seconds += ns_seconds(ns);
-    }
-    visit_stretches(run, each.rank, step, [&](const CauseSpan& stretch) {
-      if (has_names(stretch.part)) return;
-      const std::string name =
-          stretch.held_by ? work_name(run, run.works[stretch.held_by->run]) : std::string();
-      all.pieces[{stretch.part, name}].seconds += stretch.seconds();
-    });
-    for (const std::size_t i : rank.works_of_step[step]) {
-      const TracedWork& work = run.works[i];
-      const bool counts = work.lane == rank.main && !work.continues;
-      if (counts) ++all.pieces[{work.part, work_name(run, work)}].calls;
-    }
-    all.wall_s += ns_seconds(each.wall_ns);
-    all.ranks[rank.rank] += ns_seconds(each.wall_ns);
-    all.steps[each.number] += ns_seconds(each.wall_ns);
-    ++of_rank[rank.rank];
-    ++of_step[each.number];
+/// Sets the wall times that these accounts, without outliers, have.
+class WallSums {
+ public:
+  explicit WallSums(StepPieces& all) : all_(all) {}
+
+  void add(std::int64_t rank, std::int64_t step, double wall_s) {
+    all_.wall_s += wall_s;
+    all_.ranks[rank] += wall_s;
+    all_.steps[step] += wall_s;
+    ++of_rank_[rank];
+    ++of_step_[step];
+    ++count_;
   }
-  const auto count = static_cast<double>(account.accounts.size());
-  for (auto& [key, piece] : all.pieces) piece = {piece.seconds / count, piece.calls / count};
-  all.wall_s /= count;
-  for (auto& [rank, seconds] : all.ranks) seconds /= of_rank[rank];
-  for (auto& [step, seconds] : all.steps) seconds /= of_step[step];
-  return all;
-}
+  /// Makes means of the sums, and returns how many accounts there are.
+  double finish() {
+    all_.wall_s /= std::max(1.0, count_);
+    for (auto& [rank, seconds] : all_.ranks) seconds /= of_rank_[rank];
+    for (auto& [step, seconds] : all_.steps) seconds /= of_step_[step];
+    return count_;
+  }
+
+ private:
+  StepPieces& all_;
+  std::map<std::int64_t, double> of_rank_, of_step_;  // how many accounts
+  double count_ = 0;
+};
 
 std::string signed_time(double seconds) {
   constexpr double kRounding = 5e-10;  // of sums of nanoseconds
@@ -164,10 +130,123 @@ FindingTable part_table(const StepPieces& a, const StepPieces& b) {
   return table;
 }
 
+/// A bar for each, of the parts of a step.
+Plot difference_plot(const StepPieces& a, const StepPieces& b) {
+  Plot plot{.title = "A step of A and of B", .y_label = "ms", .categories = {"A", "B"}};
+  for (const Part part : kValuesOf<Part>) {
+    const double a_s = a.seconds_of(part), b_s = b.seconds_of(part);
+    if (a_s == 0 && b_s == 0) continue;
+    plot.series.push_back({.name = std::string(name_of(part)),
+                           .points = {plot_point(0, 1e3 * a_s), plot_point(1, 1e3 * b_s)}});
+  }
+  return plot;
+}
+
 }  // namespace
 
-TraceDifference difference_of(const TracedRun& run_a, const TracedRun& run_b) {
-  const StepPieces a = pieces_of(run_a), b = pieces_of(run_b);
+double StepPieces::seconds_of(Part part) const {
+  double seconds = 0;
+  for (const auto& [key, piece] : pieces) seconds += key.first == part ? piece.seconds : 0;
+  return seconds;
+}
+
+StepPieces pieces_of(const TracedRun& run, const RunAccount& account) {
+  require_steps(run, account);
+  StepPieces all;
+  WallSums walls(all);
+  for (const TracedAccount& each : account.accounts) {
+    const TracedRank& rank = run.ranks[each.rank];
+    const auto step = static_cast<std::size_t>(
+        std::ranges::find(rank.steps, each.number, &RankStep::number) - rank.steps.begin());
+    for (const auto& [time, ns] : each.named_ns) {
+      all.pieces[{time.part, innermost_name(rank, time)}].seconds += ns_seconds(ns);
+    }
+    visit_stretches(run, each.rank, step, [&](const CauseSpan& stretch) {
+      if (has_names(stretch)) return;
+      const std::string name =
+          stretch.held_by ? work_name(run, run.works[stretch.held_by->run]) : std::string();
+      all.pieces[{stretch.part, name}].seconds += stretch.seconds();
+    });
+    for (const std::size_t i : rank.works_of_step[step]) {
+      const TracedWork& work = run.works[i];
+      const bool counts = work.lane == rank.main && !work.continues;
+      if (counts) ++all.pieces[{work.part, work_name(run, work)}].calls;
+    }
+    walls.add(rank.rank, each.number, ns_seconds(each.wall_ns));
+  }
+  const double count = walls.finish();
+  for (auto& [key, piece] : all.pieces) piece = {piece.seconds / count, piece.calls / count};
+  if (!account.outliers.empty()) all.outliers = steps_text(run, account);
+  return all;
+}
+
+EventJson pieces_json(const StepPieces& of) {
+  EventJson all = EventJson::array();
+  for (const auto& [key, piece] : of.pieces) {
+    all.push_back({{"part", name_of(key.first)},
+                   {"name", key.second},
+                   {"seconds", piece.seconds},
+                   {"calls", piece.calls}});
+  }
+  return all;
+}
+
+StepPieces pieces_in(const JsonValue& results) {
+  constexpr double kMost = 1e9;
+  constexpr std::int64_t kMostNumber = std::int64_t{1} << 53;
+  StepPieces all;
+  WallSums walls(all);
+  for (const JsonValue& each : results.at("accounts").items()) {
+    const bool is_outlier = each.at("outlier").boolean();
+    if (is_outlier) all.outliers = results.at("answers").texts().at(0);
+    if (is_outlier) continue;
+    walls.add(each.at("rank").whole(0, kMostNumber), each.at("step").whole(0, kMostNumber),
+              each.at("wall_s").number(0, kMost));
+  }
+  if (walls.finish() == 0) results.refuse("has no account of a step");
+  for (const JsonValue& each : results.at("pieces").items()) {
+    const auto part = value_named<Part>(each.at("part").exact_text());
+    if (!part) each.at("part").refuse("is no part of a step");
+    all.pieces[{*part, each.at("name").exact_text()}] = {each.at("seconds").number(0, kMost),
+                                                         each.at("calls").number(0, kMost)};
+  }
+  return all;
+}
+
+EventJson difference_json(const StepPieces& a, const StepPieces& b, const TraceDifference& of) {
+  EventJson parts = EventJson::array(), pieces = EventJson::array(), ranks = EventJson::array();
+  for (const Part part : kValuesOf<Part>) {
+    parts.push_back(
+        {{"part", name_of(part)}, {"a_s", a.seconds_of(part)}, {"b_s", b.seconds_of(part)}});
+  }
+  for (const PieceKey& key : by_change(a, b)) {
+    const StepPiece of_a = a.of(key), of_b = b.of(key);
+    pieces.push_back({{"part", name_of(key.first)},
+                      {"name", key.second},
+                      {"a_s", of_a.seconds},
+                      {"b_s", of_b.seconds},
+                      {"a_calls", of_a.calls},
+                      {"b_calls", of_b.calls}});
+  }
+  for (const auto& [rank, a_s] : a.ranks) {
+    const auto found = b.ranks.find(rank);
+    if (found != b.ranks.end())
+      ranks.push_back({{"rank", rank}, {"a_s", a_s}, {"b_s", found->second}});
+  }
+  const Estimate& ratio = of.steps.ratio;
+  const auto end = [&](double value) {
+    return ratio.has_interval() ? EventJson(value) : EventJson();
+  };
+  return {{"a_s", a.wall_s},
+          {"b_s", b.wall_s},
+          {"word", name_of(of.steps.word)},
+          {"ratio", {{"median", ratio.median}, {"low", end(ratio.low)}, {"high", end(ratio.high)}}},
+          {"parts", parts},
+          {"pieces", pieces},
+          {"ranks", ranks}};
+}
+
+TraceDifference difference_of(const StepPieces& a, const StepPieces& b) {
   const auto walls = [](const StepPieces& of, const char* key) {
     Series series{.key = key};
     for (const auto& [step, seconds] : of.steps) series.seconds.push_back(seconds);
@@ -175,7 +254,8 @@ TraceDifference difference_of(const TracedRun& run_a, const TracedRun& run_b) {
   };
   const std::vector<PieceKey> order = by_change(a, b);
   TraceDifference difference{.steps = compare(walls(a, "A"), walls(b, "B")),
-                             .findings = {.tables = {part_table(a, b), piece_table(a, b, order)}}};
+                             .findings = {.tables = {part_table(a, b), piece_table(a, b, order)},
+                                          .plots = {difference_plot(a, b)}}};
   const Comparison& steps = difference.steps;
   std::vector<Finding>& sentences = difference.findings.timed;
   sentences.emplace_back(steps.word == Word::kTooFewStarts
@@ -195,6 +275,10 @@ TraceDifference difference_of(const TracedRun& run_a, const TracedRun& run_b) {
                         change.empty() ? "" : ", " + change);
   }
   sentences.emplace_back(mean + ".");
+  for (const auto& [name, side] : {std::pair("A", &a), {"B", &b}}) {
+    if (side->outliers.empty()) continue;
+    sentences.emplace_back(fmt::format("Steps of {} are left out: {}", name, side->outliers));
+  }
   return difference;
 }
 

@@ -64,9 +64,12 @@ class JsonMender {
   std::size_t mend_value(std::span<char> text) {
     const std::string_view rest(text.data(), text.size());
     in_string_ = rest.front() == '"';
-    if (std::string_view("NI-").find(rest.front()) == std::string_view::npos) return 1;
-    for (const std::string_view number : {"NaN", "Infinity", "-Infinity"}) {
-      if (!rest.starts_with(number)) continue;
+    if (std::string_view("nNiI-").find(rest.front()) == std::string_view::npos) return 1;
+    const auto is_equal = [](char each, char lower) {
+      return std::tolower(static_cast<unsigned char>(each)) == lower;
+    };
+    for (const std::string_view number : {"infinity", "-infinity", "inf", "-inf", "nan", "-nan"}) {
+      if (!std::ranges::equal(rest.substr(0, number.size()), number, is_equal)) continue;
       std::ranges::fill(text.first(number.size()), ' ');
       std::ranges::copy(std::string_view("[0]"), text.begin());  // no number
       return number.size();
@@ -270,6 +273,12 @@ bool names_collective(std::string_view name) {
          name.find("ncclDevKernel") != std::string_view::npos;
 }
 
+/// Whether an op is no part of a forward pass, though autograd takes note of it.
+bool only_reads(std::string_view op) {
+  return op == "aten::item" || op == "aten::_local_scalar_dense" || op == "aten::is_nonzero" ||
+         op == "aten::detach";
+}
+
 /// Whether it is a function of the user's program, which has a name: "train.py(12): augment".
 bool is_of_user(std::string_view function) {
   constexpr std::string_view kLibraries[] = {"torch/",      "numpy/",       "multiprocessing/",
@@ -330,8 +339,9 @@ class TraceCollector {
       case Kind::kOp:
         event.is_backward = integer_or(args, "Fwd thread id", 0) > 0 ||
                             name.starts_with("autograd::engine::evaluate_function");
-        event.is_recorded = integer_or(args, "Sequence number", -1) >= 0;
+        event.is_recorded = integer_or(args, "Sequence number", -1) >= 0 && !only_reads(name);
         if (name == "aten::linear" || name == "aten::addmm") event.details = add_linear(name, args);
+        if (name == "c10d::send" || name == "c10d::recv_") event.details = peer_of(args);
         return;
       case Kind::kAnnotation:
         if (name.starts_with("ProfilerStep#") && args.contains("clock start")) {
@@ -358,6 +368,15 @@ class TraceCollector {
       case Kind::kFunction:
         return;
     }
+  }
+
+  /// c10d::send(tensors, group, rank, tag); -1 if shapes were not recorded.
+  static std::int32_t peer_of(const EventJson& args) {
+    const auto inputs = args.find("Concrete Inputs");
+    if (inputs == args.end() || !inputs->is_array() || inputs->size() < 3) return -1;
+    const EventJson rank = {{"rank", (*inputs)[2]}};
+    return static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(integer_or(rank, "rank", -1), -1, 1 << 20));
   }
 
   /// aten::linear(x, weight, bias); aten::addmm(bias, x, transposed weight).
@@ -407,10 +426,14 @@ class TraceCollector {
   }
 
   std::int32_t add_collective(const std::string& name, const EventJson& args) {
-    TracedCollective all{.name = collective_named(name),
+    std::string kind = collective_named(text_or_empty(args, "Collective name"));
+    if (kind == "collective") kind = collective_named(name);
+    TracedCollective all{.name = std::move(kind),
                          .group = text_or_empty(args, "Process Group Name"),
                          .ranks = static_cast<int>(std::clamp<std::int64_t>(
                              integer_or(args, "Group size", 0), 0, 1 << 20))};
+    all.peer = static_cast<int>(std::clamp<std::int64_t>(
+        integer_or(args, all.name == "send" ? "Dst Rank" : "Src Rank", -1), -1, 1 << 20));
     if (args.contains("In msg nelems")) {
       const std::int64_t numbers =
           std::max(integer_or(args, "In msg nelems", 0), integer_or(args, "Out msg nelems", 0));

@@ -59,7 +59,8 @@ struct TraceEvent {
   bool is_recorded = false;  // op: autograd may differentiate it
   TraceIndex name = 0;
   TraceIndex row = 0;            // its thread, or its stream
-  std::int32_t details = -1;     // index into the file's nodes, steps, waits or linears, by kind
+  std::int32_t details = -1;     // index into the file's nodes, steps, waits or linears, by kind;
+                                 // of an op that posts a message, the other rank
   std::int32_t collective = -1;  // index into the file's collectives
   std::int64_t begin_ns = 0;     // since 1970, or what the file counts from
   std::int64_t end_ns = 0;
@@ -72,6 +73,7 @@ struct TracedCollective {
   std::string group{};  // of ranks
   std::int64_t bytes = 0;
   int ranks = 0;          // 0: not told
+  int peer = -1;          // of a message: the other rank; -1: not told
   bool is_share = false;  // `bytes` are those of a rank's input, a share of the payload
 
   /// From one rank to another, as stages of a pipeline exchange.

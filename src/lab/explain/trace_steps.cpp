@@ -78,6 +78,7 @@ class HostPlace {
                      .is_recorded = event.is_recorded,
                      .is_optimizer = name.starts_with("Optimizer."),
                      .has_closure = has_closure,
+                     .is_in_place = name.ends_with('_') || name.find("_foreach_") != name.npos,
                      .is_backward = event.is_backward,
                      .is_loss = is_loss(name),
                      .is_loader = is_loader(name),
@@ -121,6 +122,11 @@ class HostPlace {
   [[nodiscard]] bool is_unrecorded() const {
     return is_in_op() && std::ranges::none_of(open_, &Open::is_recorded);
   }
+  /// Whether it changes tensors: an average of parameters, for example.
+  [[nodiscard]] bool is_in_place() const {
+    const auto op = std::ranges::find_if(open_, &Open::is_op);
+    return op != open_.end() && op->is_in_place;
+  }
 
  private:
   struct Open {
@@ -128,7 +134,8 @@ class HostPlace {
     TraceIndex name = 0;
     std::int32_t collective = -1;
     bool is_op = false, is_recorded = false, is_optimizer = false, has_closure = false,
-         is_backward = false, is_loss = false, is_loader = false, is_compilation = false;
+         is_in_place = false, is_backward = false, is_loss = false, is_loader = false,
+         is_compilation = false;
   };
   std::vector<Open> open_;
 };
@@ -154,6 +161,7 @@ struct TracedThread {
   bool runs_backward = false;
   std::optional<std::size_t> outermost{};  // its newest, an index
   std::optional<HostStretch> busy{};       // its newest op that is no wrapper, or the rest of it
+  const TraceEvent* poster = nullptr;      // its newest op that posts a message
 };
 
 /// Adds one file's steps and works to a run.
@@ -199,6 +207,7 @@ class RankReader {
     }
     if (rank_.steps.empty()) read_steps_of_optimizer();
     if (!rank_.steps.empty()) return;
+    rank_.is_whole = true;
     RankStep whole{.begin_ns = file().events.front().begin_ns};
     for (const TraceEvent& event : file().events)
       whole.end_ns = std::max(whole.end_ns, event.end_ns);
@@ -208,10 +217,10 @@ class RankReader {
   /// A step ends when the optimizer ends.
   void read_steps_of_optimizer() {
     std::optional<TraceIndex> name;
-    rank_.ends_with_optimizer = true;
     std::int64_t begin_ns = file().events.front().begin_ns;
     for (const TraceEvent& event : file().events) {
-      if (!is_on_host(event) || !name_of_event(event).starts_with("Optimizer.step#")) continue;
+      if (!is_update(event)) continue;
+      rank_.ends_with_optimizer = true;
       if (name.value_or(event.name) != event.name) continue;
       name = event.name;
       step_row_ = event.row;
@@ -227,22 +236,16 @@ class RankReader {
   void read_host() {
     std::unordered_map<TraceIndex, TracedThread> threads;
     const bool tells_recorded = std::ranges::any_of(file().events, &TraceEvent::is_recorded);
-    std::vector<std::int64_t> backward_ns;  // begins, ascending
-    for (const TraceEvent& event : file().events) {
-      if (event.is_backward) backward_ns.push_back(event.begin_ns);
-    }
-    const auto has_backward = [&](const TraceEvent& event) {
-      const auto first = std::ranges::lower_bound(backward_ns, event.begin_ns);
-      return first != backward_ns.end() && *first < event.end_ns;
-    };
+    find_training();
     // Behind backward, what autograd does not record is backward's on a thread of its engine, as
     // that of DDP's hooks is, and prepares the update on the thread of the steps.
     bool is_after_backward = false;
-    const auto part_on = [&](const TracedThread& thread, TraceIndex row) {
+    const auto part_of = [&](const TracedThread& thread, const TraceEvent& event) {
       const Part part = thread.place.part();
-      const bool is_other = tells_recorded && is_after_backward && thread.place.is_unrecorded();
-      if (part != Part::kForward || !is_other) return part;
-      return thread.runs_backward && row != step_row_ ? Part::kBackward : Part::kOptimizer;
+      const bool is_forward = part == Part::kForward || part == Part::kLoss;
+      if (!is_forward || !tells_recorded || !thread.place.is_unrecorded()) return part;
+      if (!is_after_backward) return event.row == step_row_ ? untrained_part(thread, event) : part;
+      return thread.runs_backward && event.row != step_row_ ? Part::kBackward : Part::kOptimizer;
     };
     for (const TraceEvent& event : file().events) {
       const std::string_view name = name_of_event(event);
@@ -250,6 +253,7 @@ class RankReader {
       HostPlace& place = thread.place;
       if (is_on_host(event)) {
         place.leave_until(event.begin_ns);
+        set_peer(event, thread);
         if (is_posted(event, thread)) {
           exchange_ends_.push_back(event.end_ns);
           continue;
@@ -260,11 +264,13 @@ class RankReader {
         if (part == Part::kBackward) is_after_backward = thread.runs_backward = true;
         const bool is_forward = part == Part::kForward && event.is_recorded;
         if (part == Part::kOptimizer || is_forward) is_after_backward = false;
-        if (is_outermost) outermost_.back().part = part_on(thread, event.row);
+        if (is_outermost) outermost_.back().part = part_of(thread, event);
         if (is_loader(name)) rank_.loading.push_back({event.begin_ns, event.end_ns});
+        const bool is_plain = name.starts_with("Optimizer.") && !has_backward(event);
+        if (is_plain) rank_.updating.push_back({event.begin_ns, event.end_ns});
       } else if (event.kind == TraceEvent::Kind::kCall) {
         place.leave_until(event.begin_ns);
-        read_call(event, place, part_on(thread, event.row));
+        read_call(event, place, part_of(thread, event));
       }
     }
     std::set<TraceIndex> rows;
@@ -276,6 +282,38 @@ class RankReader {
     std::ranges::sort(exchange_ends_);
     rank_.blocked = united(std::move(rank_.blocked));
     rank_.loading = united(std::move(rank_.loading));
+    rank_.updating = united(std::move(rank_.updating));
+  }
+
+  /// Finds where backward is, and until when each step trains.
+  void find_training() {
+    trains_until_ns_.resize(rank_.steps.size());
+    for (const TraceEvent& event : file().events) {
+      if (event.is_backward) backward_ns_.push_back(event.begin_ns);
+      if (!event.is_backward && !event.is_recorded && !is_update(event)) continue;
+      if (const auto step = step_at(event.begin_ns)) {
+        trains_until_ns_[*step] = std::max(trains_until_ns_[*step], event.end_ns);
+      }
+    }
+  }
+
+  /// Whether backward runs in it.
+  [[nodiscard]] bool has_backward(const TraceEvent& event) const {
+    const auto first = std::ranges::lower_bound(backward_ns_, event.begin_ns);
+    return first != backward_ns_.end() && *first < event.end_ns;
+  }
+
+  [[nodiscard]] bool is_update(const TraceEvent& event) const {
+    return is_on_host(event) && name_of_event(event).starts_with("Optimizer.step#");
+  }
+
+  /// The part of what autograd does not record in the forward pass: after the last update of a
+  /// step, an average of the parameters, or an evaluation.
+  [[nodiscard]] Part untrained_part(const TracedThread& thread, const TraceEvent& event) const {
+    const std::optional<std::size_t> step = step_at(event.begin_ns);
+    if (!step || event.begin_ns < trains_until_ns_[*step]) return thread.place.part();
+    const bool trains = trains_until_ns_[*step] > 0;
+    return trains && thread.place.is_in_place() ? Part::kOptimizer : Part::kEvaluation;
   }
 
   /// A call of the runtime, which may queue work or wait for it.
@@ -338,6 +376,14 @@ class RankReader {
     return file().collectives[static_cast<std::size_t>(index)];
   }
 
+  /// gloo's record of a message lacks the other rank; the op that posts it has it.
+  void set_peer(const TraceEvent& event, TracedThread& thread) {
+    if (name_of_event(event).starts_with("c10d::")) thread.poster = &event;
+    if (event.collective < 0 || thread.poster == nullptr) return;
+    TracedCollective& of = rank_.file.collectives[static_cast<std::size_t>(event.collective)];
+    if (event.begin_ns < thread.poster->end_ns && of.is_message()) of.peer = thread.poster->details;
+  }
+
   /// A message that is on its way when the op that posted it has ended: its thread goes on.
   [[nodiscard]] bool is_posted(const TraceEvent& event, const TracedThread& thread) const {
     return is_on_thread(event) && collective_of(event.collective).is_message() &&
@@ -356,11 +402,13 @@ class RankReader {
   /// graph ran what has a name: hooks of the user's, and compilation.
   void add_host_works(const OutermostOp& op) {
     const std::optional<std::size_t> step = step_at(op.event->begin_ns);
+    const std::string_view name = name_of_event(*op.event);
+    const bool posts_message = name == "c10d::send" || name == "c10d::recv_";
     bool continues = false;
     const auto add = [&](std::int64_t begin_ns, std::int64_t end_ns) {
       if (end_ns <= begin_ns) return;
       TracedWork& work = add_work(*op.event);
-      work.part = op.part;
+      work.part = posts_message ? Part::kOtherStages : op.part;
       work.step = step;
       work.begin_ns = begin_ns;
       work.end_ns = end_ns;
@@ -758,37 +806,45 @@ class RankReader {
     rank_.start_up_ns = before_ns;
   }
 
-  /// A step without work is one that the profiler cut, and so is a first step without the forward
-  /// pass, or a last one without the update, that all others have.
+  /// A step without work is one that the profiler cut, and so is a first step that lacks most of
+  /// the forward pass, or a last one that lacks most of the update, that all others have.
   void find_cut_steps() {
     struct Seen {
-      bool work = false, forward = false, optimizer = false;
+      bool work = false;
+      std::int64_t forward_ns = 0, optimizer_ns = 0;
     };
     std::vector<Seen> seen(rank_.steps.size());
     for (const TracedWork& work : run_.works) {
       if (work.rank != index_ || !work.step) continue;
       Seen& of = seen[*work.step];
       of.work = true;
-      of.forward |= work.part == Part::kForward;
-      of.optimizer |= work.part == Part::kOptimizer;
+      const bool evaluates = work.part == Part::kEvaluation;
+      const std::int64_t ns = std::max<std::int64_t>(1, work.end_ns - work.begin_ns);
+      if (evaluates || work.part == Part::kForward) of.forward_ns += ns;
+      if (evaluates || work.part == Part::kOptimizer) of.optimizer_ns += ns;
     }
     if (std::ranges::none_of(seen, &Seen::work)) return;
     for (std::size_t i = 0; i < seen.size(); ++i) rank_.steps[i].has_account = seen[i].work;
-    if (seen.size() < 3) return;
-    const auto cut = [&](std::size_t i, bool Seen::*what) {
-      const auto count = static_cast<std::size_t>(std::ranges::count(seen, true, what));
-      rank_.steps[i].is_cut = seen[i].work && !(seen[i].*what) && count + 1 == seen.size();
+    if (seen.size() < 2) return;
+    const auto cut = [&](std::size_t i, std::int64_t Seen::*what) {
+      std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();
+      for (std::size_t other = 0; other < seen.size(); ++other) {
+        if (other != i) least_ns = std::min(least_ns, seen[other].*what);
+      }
+      rank_.steps[i].is_cut = seen[i].work && 10 * (seen[i].*what) < least_ns;
       if (rank_.steps[i].is_cut) rank_.steps[i].has_account = false;
     };
-    cut(0, &Seen::forward);
-    if (!rank_.ends_with_optimizer) cut(seen.size() - 1, &Seen::optimizer);
+    cut(0, &Seen::forward_ns);
+    if (!rank_.ends_with_optimizer && seen.size() > 2) cut(seen.size() - 1, &Seen::optimizer_ns);
   }
 
   TracedRun& run_;
   TracedRank& rank_;
   std::size_t index_;
   std::optional<TraceIndex> step_row_, message_row_;
-  std::vector<TracedStep> traced_steps_;  // of ours, like rank_.steps
+  std::vector<TracedStep> traced_steps_;       // of ours, like rank_.steps
+  std::vector<std::int64_t> trains_until_ns_;  // likewise; 0: it does not
+  std::vector<std::int64_t> backward_ns_;      // begins of its ops, ascending
   std::unordered_map<std::int64_t, HostLaunch> launches_;
   std::unordered_set<std::int64_t> lost_;  // launches of kernels, until they are found
   // Of a trace without a device:
@@ -805,10 +861,14 @@ const TracedCollective& collective_of(const TracedRun& run, const TracedWork& wo
 /// before in the step. Ranks may begin those of two threads in another order.
 using ExchangeKey = std::tuple<std::int64_t, std::string, std::string, std::int64_t, std::int64_t>;
 
-/// Of a message: from which rank to which, as far as the traces of two ranks tell.
+/// Of a message: from which rank to which, as far as the traces tell; of two ranks they do.
 std::string direction_of(const TracedRun& run, std::size_t rank, const TracedCollective& each) {
-  if (run.ranks.size() != 2) return fmt::format("{} of {}", each.name, rank);
-  return each.name == "send" ? fmt::format("from {}", rank) : fmt::format("from {}", 1 - rank);
+  const std::int64_t own = run.ranks[rank].rank;
+  std::int64_t other = each.peer;
+  if (run.ranks.size() == 2) other = run.ranks[1 - rank].rank;
+  if (other < 0) return fmt::format("{} of {}", each.name, own);
+  return each.name == "send" ? fmt::format("from {} to {}", own, other)
+                             : fmt::format("from {} to {}", other, own);
 }
 
 void match_exchanges(TracedRun& run) {
@@ -878,7 +938,7 @@ void align_clock(TracedRun& run, std::size_t rank) {
     shift({&step.begin_ns, &step.end_ns, &step.fetch_begin_ns, &step.fetched_ns,
            &step.wall_begin_ns, &step.wall_end_ns});
   }
-  for (auto* const stretches : {&of.blocked, &of.loading}) {
+  for (auto* const stretches : {&of.blocked, &of.loading, &of.updating}) {
     for (HostStretch& stretch : *stretches) shift({&stretch.begin_ns, &stretch.end_ns});
   }
 }

@@ -87,6 +87,7 @@ struct TracedRank {
   bool on_host = false;  // no device: the lanes are threads
   bool has_launches = false, has_stream_waits = false;
   bool ends_with_optimizer = false;  // its steps, for want of other marks
+  bool is_whole = false;             // its only step is all of the trace
   std::int64_t backlog = 0;          // works that were queued before its first step
   std::int64_t overlaps = 0;         // works that ended after the next of their stream began
   std::int64_t launches = 0, lost_launches = 0;  // of kernels; those without any
@@ -96,10 +97,11 @@ struct TracedRank {
   std::vector<RankStep> steps{};
   std::vector<std::vector<std::size_t>> works_of_step{};  // lane by lane
   TracedMoments moments{};
-  std::vector<HostStretch> blocked{};  // the host waits for the device; united
-  std::vector<HostStretch> loading{};  // the host waits for its data loader; united
-  TracedNames names{};                 // of what its threads that train did
-  std::int64_t shift_ns = 0;           // what was added to its clock
+  std::vector<HostStretch> blocked{};   // the host waits for the device; united
+  std::vector<HostStretch> loading{};   // the host waits for its data loader; united
+  std::vector<HostStretch> updating{};  // without a device: it updates parameters; united
+  TracedNames names{};                  // of what its threads that train did
+  std::int64_t shift_ns = 0;            // what was added to its clock
   std::int64_t shift_error_ns = 0;
 
   /// Whether the kernels of most launches are missing.
