@@ -531,7 +531,7 @@ stage_products() {
   fi
   depth=2
   for dim in 8192 1024; do
-    for precision in fp32 tf32; do
+    for precision in fp32 tf32 bf16; do
       choices=$work/choices.$dim.$precision
       ms=$(step_ms --graph --precision $precision --update separate --autotune "$choices")
       if [ -z "$ms" ] || [ ! -s "$choices" ]; then bad=1; continue; fi

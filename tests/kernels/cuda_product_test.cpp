@@ -394,7 +394,7 @@ TEST_F(SkinnyOnFake, TakesOurKernelWhereItIsFasterAndFindsItInTheCacheAfterwards
   EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 0) << "another rank's choice";
 }
 
-TEST_F(SkinnyOnFake, IsNotTriedUntimedNorInSixteenBitsNorWithoutTf32) {
+TEST_F(SkinnyOnFake, IsNotTriedUntimedNorWithoutTf32) {
   restart(slow_library, {.device = "cuda"});
   run(op, memory);
   EXPECT_EQ(library(), "cuBLASLt 13.1.0");

@@ -39,6 +39,12 @@ constexpr SkinnyCase kCases[] = {
     {1, 4, 4, true, true, false, 0, 132},      {1, 8, 4, false, false, true, 0, 132},
     {100, 132, 68, true, true, true, 0, 16},   {65, 8, 200, false, false, false, 1, 8},
     {3, 12, 1024, false, false, false, 0, 132}};
+/// In 16 bits, with extents that are multiples of eight.
+constexpr SkinnyCase kNarrowCases[] = {
+    {64, 128, 256, true, true, true, 0, 2},    {64, 136, 384, false, false, false, 0, 4},
+    {37, 136, 192, true, true, false, 0, 2},   {1, 8, 8, true, true, false, 0, 132},
+    {100, 136, 72, true, true, true, 0, 16},   {65, 8, 200, false, false, true, 0, 8},
+    {3, 16, 1024, false, false, false, 0, 132}};
 
 /// An op with its numbers, at addresses that are multiples of 16.
 struct Product {
@@ -46,10 +52,10 @@ struct Product {
   Gemm op;
   std::vector<float> before;  // c
 
-  explicit Product(const SkinnyCase& c, std::int64_t rows = 0) {
+  explicit Product(const SkinnyCase& c, std::int64_t rows = 0, DType type = DType::kF32) {
     const std::int64_t m = rows > 0 ? rows : c.m;
     const auto add = [&](std::int64_t number, std::int64_t cols) {
-      Tensor tensor = memory.add(1, number * cols + 4);
+      Tensor tensor = memory.add(1, number * cols + 8, type);
       tensor.offset_bytes = (tensor.offset_bytes + 15) / 16 * 16;
       tensor.rows = number;
       tensor.cols = cols;
@@ -63,22 +69,25 @@ struct Product {
           .activation = c.relu ? Activation::kRelu : Activation::kNone};
     if (c.bias) op.bias = add(1, c.n);
     std::uint64_t seed = 0;
-    for (const Tensor& tensor : {op.b, op.c, op.a}) {
-      TorchGenerator(++seed).randn(memory.values(tensor));
-    }
-    if (op.bias) TorchGenerator(++seed).randn(memory.values(*op.bias));
-    // So that terms are not all of one size.
-    for (std::int64_t i = 0; i < op.a.size(); i += 7) at(memory.values(op.a), i) *= 1e3F;
-    const auto values = memory.values(op.c);
-    before.assign(values.begin(), values.end());
-    if (op.beta == 0) std::ranges::fill(values, std::numeric_limits<float>::quiet_NaN());
+    const auto draw = [&](const Tensor& tensor) {
+      std::vector<float> numbers(static_cast<std::size_t>(tensor.size()));
+      TorchGenerator(++seed).randn(numbers);
+      // So that terms are not all of one size.
+      const float large = type == DType::kF32 ? 1e3F : 8;
+      for (std::int64_t i = 0; tensor == op.a && i < tensor.size(); i += 7) at(numbers, i) *= large;
+      set_numbers(memory, tensor, numbers);
+    };
+    for (const Tensor& tensor : {op.b, op.c, op.a}) draw(tensor);
+    if (op.bias) draw(*op.bias);
+    before = numbers_of(memory, op.c);
+    if (op.beta == 0) std::ranges::fill(memory.bytes(op.c), std::byte{0xFF});
   }
 
   /// What a stream has: counts of zero, and a workspace full of earlier results.
   std::vector<float> run(const SkinnyProduct& product, bool rounded,
                          Order order = Order::kFirstThread) {
     const ProductShape shape = shape_of(op);
-    const std::vector<float> c(memory.values(op.c).begin(), memory.values(op.c).end());
+    const std::vector<std::byte> c(memory.bytes(op.c).begin(), memory.bytes(op.c).end());
     std::vector<std::byte> workspace(
         static_cast<std::size_t>(workspace_bytes_of(product, shape)) + 16, std::byte{0xFF});
     const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
@@ -89,29 +98,29 @@ struct Product {
               0);
     host_cuda::set_order(Order::kFirstThread);
     EXPECT_EQ(counts, std::vector<unsigned>(kLaunchCounts)) << "the next launch would count wrong";
-    const auto values = memory.values(op.c);
-    std::vector<float> result(values.begin(), values.end());
-    std::ranges::copy(c, values.begin());
+    std::vector<float> result = numbers_of(memory, op.c);
+    std::ranges::copy(c, memory.bytes(op.c).begin());
     return result;
   }
 
   /// The largest errors, in units of kHalfUlp times the sum of the terms' magnitudes: of these
-  /// results, and of a chain of fp32 multiply-adds.
-  std::pair<double, double> errors(const std::vector<float>& results) {
+  /// results beyond `rounding` of their own, and of a chain of fp32 multiply-adds.
+  std::pair<double, double> errors(const std::vector<float>& results, double rounding = 0) {
     double worst = 0;
     double of_chain = 0;
     const std::int64_t k = op.a.cols;
+    const std::vector<float> a = numbers_of(memory, op.a), b = numbers_of(memory, op.b);
+    const std::vector<float> bias = op.bias ? numbers_of(memory, *op.bias) : std::vector<float>{};
     for (std::int64_t row = 0; row < op.c.rows; ++row) {
       for (std::int64_t col = 0; col < op.c.cols; ++col) {
-        const float added = (op.bias ? at(memory.values(*op.bias), col) : 0) +
+        const float added = (op.bias ? at(bias, col) : 0) +
                             (op.beta != 0 ? op.beta * at(before, row * op.c.cols + col) : 0);
         double exact = added;
         double magnitude = std::abs(added);
         float chain = 0;
         for (std::int64_t i = 0; i < k; ++i) {
-          const float x = at(memory.values(op.a), row * k + i);
-          const float w =
-              at(memory.values(op.b), op.transpose_b ? col * k + i : i * op.c.cols + col);
+          const float x = at(a, row * k + i);
+          const float w = at(b, op.transpose_b ? col * k + i : i * op.c.cols + col);
           exact += static_cast<double>(x) * w;
           magnitude += std::abs(static_cast<double>(x) * w);
           chain = std::fma(x, w, chain);
@@ -121,12 +130,14 @@ struct Product {
           exact = std::max(exact, 0.0);
           chain = std::max(chain, 0.0F);
         }
-        const auto error = [&](float value) {
-          return std::abs(value - exact) / (kHalfUlp * magnitude);
+        const auto error = [&](float value, double of_own) {
+          return std::max(std::abs(value - exact) - of_own * std::abs(exact), 0.0) /
+                 (kHalfUlp * magnitude);
         };
-        const double own = error(at(results, row * op.c.cols + col));
+        const float result = at(results, row * op.c.cols + col);
+        const double own = std::isnan(result) ? result : error(result, rounding);
         worst = own <= worst ? worst : own;  // NaN counts
-        of_chain = std::max(of_chain, error(chain));
+        of_chain = std::max(of_chain, error(chain, 0));
       }
     }
     return {worst, of_chain};
@@ -166,6 +177,23 @@ TEST(CudaSkinnyProduct, RoundsFactorsToTheNearestTf32IfAsked) {
   }
 }
 
+/// Sums of 16-bit products stay in the tensor cores, which round them by an ulp every four terms.
+TEST(CudaSkinnyProduct, RoundsSumsOf16BitsOnce) {
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const SkinnyCase& c : kNarrowCases) {
+      Product product(c, 0, type);
+      const auto ways = skinny_products(shape_of(product.op), target(c.multiprocessors));
+      ASSERT_FALSE(ways.empty()) << name_of(c);
+      for (const SkinnyProduct& way : ways) {
+        SCOPED_TRACE(name_of(c) + ", splits " + std::to_string(way.splits));
+        const double half_step = type == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+        const double own = product.errors(product.run(way, false), half_step).first;
+        EXPECT_LE(own, static_cast<double>(c.k) / 2 + 8);
+      }
+    }
+  }
+}
+
 TEST(CudaSkinnyProduct, HasTheSameBitsWhateverTheOrderOfThreadsAndTheNumberOfRows) {
   for (const SkinnyCase& c : kCases) {
     SCOPED_TRACE(name_of(c));
@@ -194,16 +222,19 @@ TEST(CudaSkinnyProduct, HasTheSameBitsWhateverTheOrderOfThreadsAndTheNumberOfRow
 }
 
 TEST(CudaSkinnyProduct, ReadsSharedMemoryWithoutBankConflicts) {
-  for (const bool transpose_b : {true, false}) {
-    Product product({64, 128, 128, transpose_b, false, false, 0, 1});
-    host_cuda::take_shared_traffic();
-    const std::int64_t products = host_cuda::machine().tensor_products;
-    product.run({1}, false);
-    const auto traffic = host_cuda::take_shared_traffic();
-    EXPECT_GT(traffic.accesses, 0U);
-    EXPECT_EQ(traffic.rounds, traffic.min_rounds) << transpose_b;
-    // 64 x 128 x 128 numbers of 16 x 8 x 8, three times.
-    EXPECT_EQ(host_cuda::machine().tensor_products - products, 3 * 4 * 16 * 16);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const bool transpose_b : {true, false}) {
+      Product product({64, 128, 256, transpose_b, false, false, 0, 1}, 0, type);
+      host_cuda::take_shared_traffic();
+      const std::int64_t products = host_cuda::machine().tensor_products;
+      product.run({1}, false);
+      const auto traffic = host_cuda::take_shared_traffic();
+      EXPECT_GT(traffic.accesses, 0U);
+      EXPECT_EQ(traffic.rounds, traffic.min_rounds) << transpose_b;
+      // 64 x 128 x 256 numbers of 16 x 8 x 8, three times, or of 16 x 8 x 16.
+      const std::int64_t expected = 4 * 16 * (type == DType::kF32 ? 3 * 32 : 16);
+      EXPECT_EQ(host_cuda::machine().tensor_products - products, expected);
+    }
   }
 }
 
@@ -236,6 +267,13 @@ TEST(CudaSkinnyProduct, IsOfferedOnlyWhereItRuns) {
   EXPECT_TRUE(refused([](ProductShape& s) { s.k = std::int64_t{1} << 31; }));
   EXPECT_TRUE(refused([](ProductShape& s) { s.transpose_a = true; }));
   EXPECT_TRUE(refused([](ProductShape& s) { s.type = DType::kBF16; }));
+  EXPECT_TRUE(refused([](ProductShape& s) {
+    s.type = s.type_of_c = DType::kBF16;
+    s.n = 1028;
+  }));
+  ProductShape narrow = shape;
+  narrow.type = narrow.type_of_c = DType::kF16;
+  EXPECT_FALSE(skinny_products(narrow, target()).empty());
   EXPECT_TRUE(refused([](ProductShape& s) { s.type_of_c = DType::kBF16; }));
   EXPECT_TRUE(refused([](ProductShape& s) { s.alignment_a = 8; }));
   EXPECT_TRUE(refused([](ProductShape& s) { s.alignment_b = 4; }));

@@ -81,8 +81,8 @@ struct SkinnyProduct {
 };
 
 /// The ways to compute such a product that are worth timing on this GPU; none if it has too many
-/// rows, another layout or type than fp32, addresses that are not aligned to 16 bytes, or if the
-/// GPU lacks tensor cores for tf32 or shared memory.
+/// rows, another layout, results of another type than its factors, addresses or rows that are not
+/// multiples of 16 bytes, or if the GPU lacks tensor cores for tf32 or shared memory.
 [[nodiscard]] std::vector<SkinnyProduct> skinny_products(const ProductShape& shape,
                                                          const KernelTarget& target);
 /// Whether the kernel can compute it in this way, which may have been chosen on another GPU.
@@ -92,9 +92,9 @@ struct SkinnyProduct {
 [[nodiscard]] std::int64_t workspace_bytes_of(const SkinnyProduct& product,
                                               const ProductShape& shape);
 
-/// Queues, as launch(). `rounded`: factors are rounded to tf32; otherwise the product is as exact
-/// as one in fp32. With the same splits, the bits of a row do not depend on the number of rows, nor
-/// on the GPU.
+/// Queues, as launch(). `rounded`: fp32 factors are rounded to tf32; otherwise the product is as
+/// exact as one in fp32. 16-bit sums are rounded once. With the same splits, the bits of a row do
+/// not depend on the number of rows, nor on the GPU.
 [[nodiscard]] int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
                                 const Addresses& addresses, const LaunchMemory& memory,
                                 const KernelQueue& queue);

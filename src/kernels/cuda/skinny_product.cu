@@ -12,18 +12,25 @@ std::int64_t tiles_of(const ProductShape& shape) {
   return tiles(shape.m, kSkinnyRows) * tiles(shape.n, kSkinnyCols);
 }
 
+std::int64_t depth_of_step(const ProductShape& shape) {
+  return with_number(shape.type, []<class Number>(Number) { return kSkinnyDepth<Number>; });
+}
+
 /// In steps, so that only the last split has fewer.
-std::int64_t depth_of_split(std::int64_t k, int splits) {
-  return tiles(tiles(k, kSkinnyDepth), splits) * kSkinnyDepth;
+std::int64_t depth_of_split(const ProductShape& shape, int splits) {
+  const std::int64_t step = depth_of_step(shape);
+  return tiles(tiles(shape.k, step), splits) * step;
 }
 
 bool fits(const ProductShape& shape, const KernelTarget& target) {
   constexpr std::int64_t kMax = std::numeric_limits<int>::max() / 2;
-  constexpr auto kShared =
-      static_cast<std::int64_t>(std::max(sizeof(SkinnyShared<true>), sizeof(SkinnyShared<false>)));
+  // That of other types is the same.
+  constexpr auto kShared = static_cast<std::int64_t>(
+      std::max(sizeof(SkinnyShared<true, float>), sizeof(SkinnyShared<false, float>)));
+  const std::int64_t of_vector = kVectorBytes / bytes_of(shape.type);
   return target.has_tf32 && target.block_shared_bytes >= kShared && !shape.transpose_a &&
-         shape.type == DType::kF32 && shape.type_of_c == DType::kF32 && shape.m <= kMaxRows &&
-         shape.k % 4 == 0 && shape.n % 4 == 0 && shape.k < kMax && shape.n < kMax &&
+         is_real(shape.type) && shape.type_of_c == shape.type && shape.m <= kMaxRows &&
+         shape.k % of_vector == 0 && shape.n % of_vector == 0 && shape.k < kMax && shape.n < kMax &&
          std::min(shape.alignment_a, shape.alignment_b) >= kVectorBytes &&
          tiles_of(shape) <= kLaunchCounts;
 }
@@ -32,7 +39,7 @@ bool fits(const ProductShape& shape, const KernelTarget& target) {
 
 bool can_run(const SkinnyProduct& product, const ProductShape& shape, const KernelTarget& target) {
   // Each split has a step of its own.
-  const std::int64_t depth = product.splits >= 1 ? depth_of_split(shape.k, product.splits) : 0;
+  const std::int64_t depth = product.splits >= 1 ? depth_of_split(shape, product.splits) : 0;
   return depth > 0 && tiles(shape.k, depth) == product.splits && fits(shape, target) &&
          tiles_of(shape) * product.splits <= std::numeric_limits<int>::max();
 }
@@ -44,8 +51,9 @@ std::vector<SkinnyProduct> skinny_products(const ProductShape& shape, const Kern
   for (const int blocks : {1, 2, 4}) {
     const std::int64_t wanted = std::max(
         std::int64_t{1}, std::int64_t{blocks} * target.geometry.multiprocessors / tiles_of(shape));
-    const std::int64_t steps = tiles(tiles(shape.k, kSkinnyDepth), wanted);
-    const SkinnyProduct product{static_cast<int>(tiles(shape.k, steps * kSkinnyDepth))};
+    const std::int64_t step = depth_of_step(shape);
+    const std::int64_t steps = tiles(tiles(shape.k, step), wanted);
+    const SkinnyProduct product{static_cast<int>(tiles(shape.k, steps * step))};
     if (products.empty() || products.back() != product) products.push_back(product);
   }
   return products;
@@ -60,33 +68,39 @@ int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
                   const Addresses& addresses, const LaunchMemory& memory,
                   const KernelQueue& queue) {
   const ProductShape shape = shape_of(op);
-  const SkinnyArrays arrays{
-      .x = addresses.at(op.a),
-      .w = addresses.at(op.b),
-      .bias = op.bias ? addresses.at(*op.bias) : nullptr,
-      .y = addresses.at(op.c),
-      .partial = reinterpret_cast<float4*>(memory.workspace),
-      .finished = memory.finished_blocks,
-      .m = static_cast<int>(shape.m),
-      .n = static_cast<int>(shape.n),
-      .k = static_cast<int>(shape.k),
-      .splits = product.splits,
-      .depth_of_split = static_cast<int>(depth_of_split(shape.k, product.splits)),
-      .beta = op.beta,
-      .relu = shape.relu};
   const dim3 grid(static_cast<unsigned>(tiles(shape.n, kSkinnyCols) * product.splits),
                   static_cast<unsigned>(tiles(shape.m, kSkinnyRows)));
-  const auto start_on = [&](auto* kernel, std::size_t shared_bytes) -> cudaError_t {
-    const cudaError_t status = allow_shared(kernel, shared_bytes);
-    if (status != cudaSuccess) return status;
-    return start_sharing(queue, grid, dim3(kBlockThreads), shared_bytes, kernel, arrays);
-  };
-  if (op.transpose_b) {
-    return start_on(rounded ? skinny_product<true, true> : skinny_product<true, false>,
-                    sizeof(SkinnyShared<true>));
-  }
-  return start_on(rounded ? skinny_product<false, true> : skinny_product<false, false>,
-                  sizeof(SkinnyShared<false>));
+  return with_number(shape.type, [&]<class Number>(Number) {
+    const SkinnyArrays<Number> arrays{
+        .x = addresses.at<Number>(op.a),
+        .w = addresses.at<Number>(op.b),
+        .bias = op.bias ? addresses.at<Number>(*op.bias) : nullptr,
+        .y = addresses.at<Number>(op.c),
+        .partial = reinterpret_cast<float4*>(memory.workspace),
+        .finished = memory.finished_blocks,
+        .m = static_cast<int>(shape.m),
+        .n = static_cast<int>(shape.n),
+        .k = static_cast<int>(shape.k),
+        .splits = product.splits,
+        .depth_of_split = static_cast<int>(depth_of_split(shape, product.splits)),
+        .beta = op.beta,
+        .relu = shape.relu};
+    const auto start_on = [&](auto* kernel, std::size_t shared_bytes) -> cudaError_t {
+      const cudaError_t status = allow_shared(kernel, shared_bytes);
+      if (status != cudaSuccess) return status;
+      return start_sharing(queue, grid, dim3(kBlockThreads), shared_bytes, kernel, arrays);
+    };
+    const auto start_with = [&]<bool kRounded>(std::bool_constant<kRounded>) {
+      return op.transpose_b ? start_on(skinny_product<true, kRounded, Number>,
+                                       sizeof(SkinnyShared<true, Number>))
+                            : start_on(skinny_product<false, kRounded, Number>,
+                                       sizeof(SkinnyShared<false, Number>));
+    };
+    if constexpr (sizeof(Number) == sizeof(float)) {
+      if (rounded) return start_with(std::true_type{});
+    }
+    return start_with(std::false_type{});
+  });
 }
 
 }  // namespace barestep

@@ -4,8 +4,8 @@
 // split sum; it passes its sums on in memory, and the last block of a tile to arrive adds them in
 // the order of the depth. So the result does not depend on which block that is.
 //
-// Sums over eight numbers of the depth leave the tensor cores and are added in fp32: tensor cores
-// round towards zero, so a long chain of theirs would not be as exact as fp32.
+// In fp32, sums over eight numbers of the depth leave the tensor cores and are added outside of
+// them: they round towards zero, so a long chain of theirs would not be as exact as fp32.
 #pragma once
 
 #include "kernels/cuda/tile_products.cuh"
@@ -15,16 +15,24 @@ namespace barestep {
 
 constexpr int kSkinnyRows = 64;
 constexpr int kSkinnyCols = 128;
-constexpr int kSkinnyDepth = 64;  // of a step; two steps are in shared memory
-constexpr int kSkinnyRun = 8;     // neighbors in depth that are stored together, and one mma's
+/// The depth of a step; two steps are in shared memory.
+template <class Number>
+constexpr int kSkinnyDepth = 256 / static_cast<int>(sizeof(Number));
+/// Neighbors in depth that are stored together, and one mma's; a lane has a quarter of them.
+template <class Number>
+constexpr int kSkinnyRun = 32 / static_cast<int>(sizeof(Number));
+template <class Number>
+constexpr int kOfVector = kVectorBytes / static_cast<int>(sizeof(Number));
 
-/// x [m][k], y [m][n], W [n][k] or [k][n]; n and k are multiples of four, x and W aligned to
-/// kVectorBytes. y = activation(x W^T + bias + beta y).
+/// x [m][k], y [m][n], W [n][k] or [k][n]; n and k are multiples of kOfVector, x and W aligned to
+/// kVectorBytes. y = activation(x W^T + bias + beta y); of 16 bits, beta is 0, and the sum with the
+/// bias is rounded.
+template <class Number>
 struct SkinnyArrays {
-  const float* x;
-  const float* w;
-  const float* bias;  // [n], or null
-  float* y;
+  const Number* x;
+  const Number* w;
+  const Number* bias;  // [n], or null
+  Number* y;
   float4* partial;     // kSkinnySums of each thread, split and tile
   unsigned* finished;  // of each tile; 0 before and after
   int m, n, k;
@@ -35,64 +43,67 @@ struct SkinnyArrays {
 
 /// Rows are stored in runs of their depth, so that 8-byte loads have no bank conflicts; a gap
 /// between runs keeps those of the copies apart.
-template <int kRowsOfRun>
+template <class Number, int kRowsOfRun>
 struct SkinnyRuns {
+  static constexpr int kOfRun = kSkinnyRun<Number>;
   struct Run {
-    float at[kRowsOfRun][kSkinnyRun];
-    float gap[8];
+    Number at[kRowsOfRun][kOfRun];
+    Number gap[kOfRun];
   };
-  alignas(kVectorBytes) Run runs[kSkinnyDepth / kSkinnyRun];
+  alignas(kVectorBytes) Run runs[kSkinnyDepth<Number> / kOfRun];
 
-  [[nodiscard]] __device__ __forceinline__ float* at(int row, int k) {
-    return &runs[k / kSkinnyRun].at[row][k % kSkinnyRun];
+  [[nodiscard]] __device__ __forceinline__ Number* at(int row, int k) {
+    return &runs[k / kOfRun].at[row][k % kOfRun];
   }
 };
 
 /// The depths of W [k][n], their columns permuted for the same reason.
+template <class Number>
 struct SkinnyDepths {
-  alignas(kVectorBytes) float depths[kSkinnyDepth][kSkinnyCols];
+  alignas(kVectorBytes) Number depths[kSkinnyDepth<Number>][kSkinnyCols];
 
-  [[nodiscard]] __device__ __forceinline__ float* at(int k, int col) {
-    return &depths[k][col ^ (k / 2 % 4 * 8)];
+  [[nodiscard]] __device__ __forceinline__ Number* at(int k, int col) {
+    return &depths[k][col ^ (k / (kSkinnyRun<Number> / 4) % 4 * kSkinnyRun<Number>)];
   }
 };
 
-template <bool kByRows>
+template <bool kByRows, class Number>
 struct SkinnyShared {
-  SkinnyRuns<kSkinnyRows> x[2];
-  std::conditional_t<kByRows, SkinnyRuns<kSkinnyCols>, SkinnyDepths> w[2];
+  SkinnyRuns<Number, kSkinnyRows> x[2];
+  std::conditional_t<kByRows, SkinnyRuns<Number, kSkinnyCols>, SkinnyDepths<Number>> w[2];
   bool is_last;
 };
 
 /// Starts copying a step of kRows rows from `row` of `from` [rows][k]; zeros replace numbers
 /// outside the matrix and the split.
-template <int kRows>
-__device__ __forceinline__ void fetch_runs(SkinnyRuns<kRows>& to, const float* from, int row,
-                                           int rows, int depth, int end, int k) {
-  constexpr int kAcross = kSkinnyDepth / 4;
+template <int kRows, class Number>
+__device__ __forceinline__ void fetch_runs(SkinnyRuns<Number, kRows>& to, const Number* from,
+                                           int row, int rows, int depth, int end, int k) {
+  constexpr int kAcross = kSkinnyDepth<Number> / kOfVector<Number>;
   constexpr int kStep = kBlockThreads / kAcross;
-  const int across = block_thread() % kAcross * 4;
+  const int across = block_thread() % kAcross * kOfVector<Number>;
   int down = block_thread() / kAcross;
   const bool in_depth = depth + across < end;
-  const float* source = from + std::int64_t{row + down} * k + depth + across;
+  const Number* source = from + std::int64_t{row + down} * k + depth + across;
 #pragma unroll 1
   for (; down < kRows; down += kStep, source += std::int64_t{kStep} * k) {
     const bool valid = in_depth && row + down < rows;
-    copy_async<16>(to.at(down, across), valid ? source : from, valid);
+    copy_async<kVectorBytes>(to.at(down, across), valid ? source : from, valid);
   }
 }
 
 /// The same of kSkinnyCols columns from `col` of `from` [k][n].
-__device__ __forceinline__ void fetch_depths(SkinnyDepths& to, const float* from, int col, int n,
-                                             int depth, int end) {
-  constexpr int kAcross = kSkinnyCols / 4;
+template <class Number>
+__device__ __forceinline__ void fetch_depths(SkinnyDepths<Number>& to, const Number* from, int col,
+                                             int n, int depth, int end) {
+  constexpr int kAcross = kSkinnyCols / kOfVector<Number>;
   constexpr int kStep = kBlockThreads / kAcross;
-  const int across = block_thread() % kAcross * 4;
-  const float* source = from + std::int64_t{depth + block_thread() / kAcross} * n + col + across;
+  const int across = block_thread() % kAcross * kOfVector<Number>;
+  const Number* source = from + std::int64_t{depth + block_thread() / kAcross} * n + col + across;
 #pragma unroll 1
-  for (int down = block_thread() / kAcross; down < kSkinnyDepth; down += kStep) {
+  for (int down = block_thread() / kAcross; down < kSkinnyDepth<Number>; down += kStep) {
     const bool valid = col + across < n && depth + down < end;
-    copy_async<16>(to.at(down, across), valid ? source : from, valid);
+    copy_async<kVectorBytes>(to.at(down, across), valid ? source : from, valid);
     source += std::int64_t{kStep} * n;
   }
 }
@@ -108,46 +119,60 @@ __device__ __forceinline__ float part_of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-/// One step. Lane 4g + q loads depths 2q and 2q + 1 of a run, which are q and q + 4 of a product.
-/// Of W [k][n], column g of tile j is column 4g + j of the warp.
-template <bool kByRows, bool kRounded>
-__device__ __forceinline__ void multiply_skinny(SkinnyShared<kByRows>& shared, int buffer,
+/// A lane's neighbors in depth in a run.
+template <class Number>
+using SkinnyPart = Pack<Number, kSkinnyRun<Number> / 4>;
+template <class Number>
+__device__ __forceinline__ SkinnyPart<Number> load_part(const Number* from) {
+  return std::bit_cast<SkinnyPart<Number>>(load_shared<uint2>(from));
+}
+
+/// The parts of four columns of W [k][n], from `col` on.
+template <class Number>
+__device__ __forceinline__ void load_parts(SkinnyPart<Number> (&parts)[4], SkinnyDepths<Number>& w,
+                                           int k, int col) {
+  using Four = std::conditional_t<sizeof(Number) == sizeof(float), float4, uint2>;
+#pragma unroll
+  for (int i = 0; i < kSkinnyRun<Number> / 4; ++i) {
+    const auto row = std::bit_cast<Pack<Number, 4>>(load_shared<Four>(w.at(k + i, col)));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) parts[j].of[i] = row.of[j];
+  }
+}
+
+/// One step. Lane 4g + q loads the q-th quarter of a run, for a product that counts its depth in
+/// this order. Of W [k][n], column g of tile j is column 4g + j of the warp.
+template <bool kByRows, bool kRounded, class Number>
+__device__ __forceinline__ void multiply_skinny(SkinnyShared<kByRows, Number>& shared, int buffer,
                                                 SkinnySums& sums) {
+  constexpr int kRun = kSkinnyRun<Number>;
   const int g = lane_of_warp() / 4;
   const int q = lane_of_warp() % 4;
   const int row = warp_of_block() / 4 * 32 + g;
   const int col = warp_of_block() % 4 * 32;
 #pragma unroll 1
-  for (int k = 0; k < kSkinnyDepth; k += kSkinnyRun) {
-    float2 w[4];
+  for (int k = 0; k < kSkinnyDepth<Number>; k += kRun) {
+    SkinnyPart<Number> w[4];
+    const int depth = k + q * kRun / 4;
     if constexpr (kByRows) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        w[j] = load_shared<float2>(shared.w[buffer].at(col + 8 * j + g, k + 2 * q));
+      for (int j = 0; j < 4; ++j) w[j] = load_part(shared.w[buffer].at(col + 8 * j + g, depth));
     } else {
-      const float4 even = load_shared<float4>(shared.w[buffer].at(k + 2 * q, col + 4 * g));
-      const float4 odd = load_shared<float4>(shared.w[buffer].at(k + 2 * q + 1, col + 4 * g));
-#pragma unroll
-      for (int j = 0; j < 4; ++j) w[j] = {part_of(even, j), part_of(odd, j)};
+      load_parts(w, shared.w[buffer], depth, col + 4 * g);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float2 x = load_shared<float2>(shared.x[buffer].at(row + 16 * i, k + 2 * q));
-      const float2 below = load_shared<float2>(shared.x[buffer].at(row + 16 * i + 8, k + 2 * q));
-      const SplitTf32 a[4] = {SplitTf32(x.x), SplitTf32(below.x), SplitTf32(x.y),
-                              SplitTf32(below.y)};
+      const SkinnyPart<Number> x = load_part(shared.x[buffer].at(row + 16 * i, depth));
+      const SkinnyPart<Number> below = load_part(shared.x[buffer].at(row + 16 * i + 8, depth));
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const SplitTf32 b[2] = {SplitTf32(w[j].x), SplitTf32(w[j].y)};
-        add_tf32<kRounded>(sums.at[i][j], a, b);
-      }
+      for (int j = 0; j < 4; ++j) multiply_run<kRounded>(sums.at[i][j], x, below, w[j]);
     }
   }
 }
 
 /// Adds the splits' sums of a tile and writes its part of y.
-template <bool kByRows>
-__device__ __forceinline__ void finish_skinny(const SkinnyArrays& a, const float4* partial,
+template <bool kByRows, class Number>
+__device__ __forceinline__ void finish_skinny(const SkinnyArrays<Number>& a, const float4* partial,
                                               int first_row, int first_col) {
   const int row = first_row + warp_of_block() / 4 * 32 + lane_of_warp() / 4;
   const int col = first_col + warp_of_block() % 4 * 32;
@@ -165,20 +190,22 @@ __device__ __forceinline__ void finish_skinny(const SkinnyArrays& a, const float
       const int r = row + s / 4 * 16 + e / 2 * 8;
       const int c = col + (kByRows ? s % 4 * 8 + 2 * q + e % 2 : 4 * (2 * q + e % 2) + s % 4);
       if (r >= a.m || c >= a.n) continue;
-      float* const to = a.y + std::int64_t{r} * a.n + c;
-      float value = accumulate(part_of(sum, e), a.beta, *to);
-      if (a.bias != nullptr) value += a.bias[c];
-      *to = a.relu ? relu(value) : value;
+      Number* const to = a.y + std::int64_t{r} * a.n + c;
+      float value = part_of(sum, e);
+      if constexpr (sizeof(Number) == sizeof(float)) value = accumulate(value, a.beta, *to);
+      if (a.bias != nullptr) value += float_of(a.bias[c]);
+      *to = rounded<Number>(a.relu ? relu(value) : value);
     }
   }
 }
 
 /// Grid: the tiles of columns, times the splits; in y, the tiles of rows. Of shared memory, a
 /// SkinnyShared.
-template <bool kByRows, bool kRounded>
-__global__ void __launch_bounds__(kBlockThreads, 2) skinny_product(SkinnyArrays a) {
+template <bool kByRows, bool kRounded, class Number>
+__global__ void __launch_bounds__(kBlockThreads, 2) skinny_product(SkinnyArrays<Number> a) {
   begin_kernel();
-  auto& shared = dynamic_shared<SkinnyShared<kByRows>>();
+  auto& shared = dynamic_shared<SkinnyShared<kByRows, Number>>();
+  constexpr int kDepth = kSkinnyDepth<Number>;
   const int tiles = (a.n + kSkinnyCols - 1) / kSkinnyCols;
   const int tile = static_cast<int>(blockIdx.x) % tiles;
   const int split = static_cast<int>(blockIdx.x) / tiles;
@@ -197,10 +224,10 @@ __global__ void __launch_bounds__(kBlockThreads, 2) skinny_product(SkinnyArrays 
   SkinnySums sums;
   fetch(0, begin);
   commit_copies();
-  for (int depth = begin, buffer = 0; depth < end; depth += kSkinnyDepth, buffer ^= 1) {
+  for (int depth = begin, buffer = 0; depth < end; depth += kDepth, buffer ^= 1) {
     wait_for_copies();
     __syncthreads();  // complete, and the other buffer is no longer read
-    if (depth + kSkinnyDepth < end) fetch(buffer ^ 1, depth + kSkinnyDepth);
+    if (depth + kDepth < end) fetch(buffer ^ 1, depth + kDepth);
     commit_copies();
     multiply_skinny<kByRows, kRounded>(shared, buffer, sums);
   }

@@ -42,21 +42,20 @@ __device__ __forceinline__ void add_tf32(float (&sums)[4], const SplitTf32 (&a)[
   for (int e = 0; e < 4; ++e) sums[e] += part[e];
 }
 
-/// sums += a * b over 16 numbers of depth: a 16 x 16, b 16 x 8, sums as in mma_tf32. Lane 4g + q
-/// has four neighbors in depth, from 4q on: of a's rows g and g + 8, and of b's column g. Floats
-/// are multiplied as by add_tf32.
-template <bool kRounded, class Number>
-__device__ __forceinline__ void multiply_16(float (&sums)[4], const Pack<Number, 4>& top,
-                                            const Pack<Number, 4>& bottom,
-                                            const Pack<Number, 4>& b) {
+/// sums += a * b over four times kCount numbers of depth, kCount 2 for floats, else 4: a of 16
+/// rows, b of 8 columns, sums as in mma_tf32. Lane 4g + q has kCount neighbors in depth, from
+/// kCount * q on: of a's rows g and g + 8, and of b's column g. Floats are multiplied as by
+/// add_tf32.
+template <bool kRounded, class Number, int kCount>
+__device__ __forceinline__ void multiply_run(float (&sums)[4], const Pack<Number, kCount>& top,
+                                             const Pack<Number, kCount>& bottom,
+                                             const Pack<Number, kCount>& b) {
+  static_assert(sizeof(top) == sizeof(uint2));
   if constexpr (sizeof(Number) == sizeof(float)) {
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      const SplitTf32 of_a[4] = {SplitTf32(top.of[k]), SplitTf32(bottom.of[k]),
-                                 SplitTf32(top.of[k + 1]), SplitTf32(bottom.of[k + 1])};
-      const SplitTf32 of_b[2] = {SplitTf32(b.of[k]), SplitTf32(b.of[k + 1])};
-      add_tf32<kRounded>(sums, of_a, of_b);
-    }
+    const SplitTf32 of_a[4] = {SplitTf32(top.of[0]), SplitTf32(bottom.of[0]), SplitTf32(top.of[1]),
+                               SplitTf32(bottom.of[1])};
+    const SplitTf32 of_b[2] = {SplitTf32(b.of[0]), SplitTf32(b.of[1])};
+    add_tf32<kRounded>(sums, of_a, of_b);
   } else {
     const auto first = std::bit_cast<uint2>(top);
     const auto second = std::bit_cast<uint2>(bottom);
@@ -64,6 +63,23 @@ __device__ __forceinline__ void multiply_16(float (&sums)[4], const Pack<Number,
     const std::uint32_t of_a[4] = {first.x, second.x, first.y, second.y};
     const std::uint32_t of_b[2] = {third.x, third.y};
     mma_16_bits<Number>(sums, of_a, of_b);
+  }
+}
+
+/// The same over 16 numbers of depth, of which a lane has four neighbors.
+template <bool kRounded, class Number>
+__device__ __forceinline__ void multiply_16(float (&sums)[4], const Pack<Number, 4>& top,
+                                            const Pack<Number, 4>& bottom,
+                                            const Pack<Number, 4>& b) {
+  if constexpr (sizeof(Number) == sizeof(float)) {
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      using Two = Pack<Number, 2>;
+      multiply_run<kRounded>(sums, Two{{top.of[k], top.of[k + 1]}},
+                             Two{{bottom.of[k], bottom.of[k + 1]}}, Two{{b.of[k], b.of[k + 1]}});
+    }
+  } else {
+    multiply_run<kRounded>(sums, top, bottom, b);
   }
 }
 
