@@ -196,6 +196,8 @@ TEST(WhatIf, ShowsOnlyWhatTheTrainersDoAndWhatIsNotSet) {
   EXPECT_THAT(change_keys(changes({{"ranks", "2"}, {"scheme", "factor"}})),
               Not(Contains("factor")));
   EXPECT_THAT(change_keys(changes({{"ranks", "2"}, {"no-overlap", "true"}})), Contains("overlap"));
+  const auto devices = change_keys(changes({{"scheme", "data-parallel"}, {"devices", "cpu,cpu"}}));
+  EXPECT_THAT(devices, AllOf(Contains("batch"), Not(Contains("factor")), Not(Contains("fused"))));
   // What is refused is said in the trainers' words.
   const Results results = measured(asked_setting({{"ranks", "2"}}), {.step_s = 0.01});
   Workload fused = results.cases.front().workload();

@@ -27,6 +27,12 @@ void require_place(const Run& run) {
                                run.ranks == 1 ? "is" : "are", counted(run.ranks, "device")),
                    "list as many --devices; one may be named several times");
   }
+  const bool shares_batch = is_process && run.ranks > 1 && config.parallel.pipeline == 1;
+  if (shares_batch && config.training.update == Update::kFused) {
+    refuse_options("--update", "fused",
+                   "stores no gradients, which several ranks or devices exchange",
+                   "use --update separate");
+  }
   if (is_process && config.device.graph && run.ranks > 1) {
     refuse_options("--graph", "",
                    fmt::format("captures the work of one device, and there are {}", run.ranks),
