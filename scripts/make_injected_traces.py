@@ -4,8 +4,12 @@
     python3 scripts/make_injected_traces.py tests/data/injected [case...]
 
 Each case names its cause and notes how long it took; truth.json holds both, by case and version of
-PyTorch. Traces are cut to what an account reads. Needs PyTorch on a CPU; what is there was written with
-2.15 and 2.13.
+PyTorch. Traces are cut to what an account reads. STEPS is how many steps are profiled (3). The steps of
+`without_cause` are those of two ranks of the other cases:
+
+    STEPS=12 python3 scripts/make_injected_traces.py tests/data/injected/pair rank_saves rank_between without_cause
+
+Needs PyTorch on a CPU; what is there was written with 2.15 and 2.13.
 """
 
 import contextlib
@@ -26,7 +30,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-WIDTH, ROWS, WARM_UP, STEPS, PAUSE_S = 64, 16, 2, 3, 0.02
+WIDTH, ROWS, WARM_UP, PAUSE_S = 64, 16, 2, 0.02
+STEPS = int(os.environ.get("STEPS", "3"))
 VERSION = ".".join(torch.__version__.split("+")[0].split(".")[:2])
 CASES, JOBS = {}, {}
 spent_ms = [0.0]  # in the cause, in each step
@@ -34,7 +39,8 @@ spent_ms = [0.0]  # in the cause, in each step
 
 def case(part, cause=None, of=CASES):
     def add(function):
-        of[function.__name__] = {"function": function, "part": part, "cause": cause or function.__name__}
+        name = function.__name__
+        of[name] = {"function": function, "part": part, "cause": name if cause is None else cause}
         return function
     return add
 
@@ -406,6 +412,11 @@ def rank_saves(path, rank):
     return train(path, replicated(mlp()), batches(), before=late(rank, "save_checkpoint"))
 
 
+@job("")
+def without_cause(path, rank):
+    return train(path, replicated(mlp()), batches())
+
+
 @job("evaluate")
 def rank_evaluates(path, rank):
     return train(path, replicated(mlp()), batches(), after=late(rank, "evaluate"))
@@ -514,7 +525,7 @@ def note(folder, name, about, traces, spent):
 if __name__ == "__main__":
     target = pathlib.Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    chosen = sys.argv[2:] or [*CASES, *JOBS]
+    chosen = sys.argv[2:] or [name for name, each in {**CASES, **JOBS}.items() if each["cause"]]
     torch.set_num_threads(1)
     for chosen_case in chosen:
         if chosen_case in CASES:

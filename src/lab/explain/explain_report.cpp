@@ -383,7 +383,8 @@ std::string change_for_name(const std::string& name) {
     if (name.find(part) != name.npos) return std::string(change);
   }
   const auto colons = name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
-  if (colons != name.npos && name.substr(colons).starts_with("::")) {
+  const bool is_op = colons != name.npos && name.substr(colons).starts_with("::");
+  if (is_op || name.starts_with("CompiledFunction")) {
     return fmt::format(
         "Call `{}` less often, or with less work of the host: torch.compile, fused "
         "or foreach ops, or a larger batch.",
@@ -396,11 +397,11 @@ std::string change_for_name(const std::string& name) {
 /// Each by itself: a cause may be part of another one.
 FindingTable fixes_table(const std::vector<TracedFix>& fixes, double step_s) {
   FindingTable table{.title = "What a step would gain without a cause, replayed",
-                     .columns = {"without", "gain", "of a step", "to change"},
+                     .columns = {"without", "gain", "of a step"},
                      .on_screen = kRowsOnScreen};
   for (const TracedFix& each : fixes) {
-    table.rows.push_back({shown_name(each.name), time_text(each.gain_s),
-                          percent_text(each.gain_s.median / step_s), change_for_name(each.name)});
+    table.rows.push_back(
+        {shown_name(each.name), time_text(each.gain_s), percent_text(each.gain_s.median / step_s)});
   }
   return table;
 }
