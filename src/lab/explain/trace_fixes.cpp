@@ -43,9 +43,11 @@ std::vector<TracedFix> named_causes(const TracedRun& run, const RunAccount& acco
   }
   std::vector<std::pair<std::int64_t, TracedFix>> longest;
   for (const auto& [key, ns] : sums) {
-    const bool is_known = std::ranges::any_of(
-        longest, [&](const auto& each) { return each.second.name == key.second; });
-    if (100 * ns >= wall_ns && !is_known) longest.push_back({ns, {key.first, key.second}});
+    const auto& [part, name] = key;
+    const bool is_known = std::ranges::find(longest, name, [](const auto& each) {
+                            return each.second.name;
+                          }) != longest.end();
+    if (100 * ns >= wall_ns && !is_known) longest.push_back({ns, {part, name}});
   }
   std::ranges::stable_sort(longest, std::greater(), [](const auto& each) { return each.first; });
   std::vector<TracedFix> causes;
