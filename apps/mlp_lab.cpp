@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -389,9 +390,23 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
                         options.fail_above =
                             real_number(given, {.low = 0, .with_low = true, .end = 1e6}) / 100;
                       }));
+  explains.add(flag("--scaling",
+                    "of folders, one for each number of ranks: efficiency as a product of factors",
+                    options.scaling));
+  explains.add(
+      option("--problem", "strong|weak",
+             "of --scaling: whether the whole batch is the same, or that of a rank (as the "
+             "traces tell)",
+             [&](const RawValue& given) {
+               const auto kinds = std::span(kNamesOf<ScalingProblem>).first<2>();
+               options.problem = kValuesOf<ScalingProblem>[choice(given, kinds)];
+             }));
+  explains.add(option("--ranks", "N",
+                      "of the trace of one device: what DDP on N of --machine would take",
+                      to_number(options.ranks, kMaxPlannedRanks)));
   explains.add(machine_option(options.machine,
-                              "if the model is an MLP: the machine to predict it for, a card's "
-                              "file or name (that of the GPU in the trace)"));
+                              "for --ranks, or if the model is an MLP: the machine to predict it "
+                              "for, a card's file or name (that of the GPU in the trace)"));
 }
 
 /// Examines a schedule, or writes a built-in one to begin with.

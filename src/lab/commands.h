@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/explain/trace_scaling.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/comparison.h"
 #include "lab/study/experiment.h"
@@ -121,10 +122,13 @@ struct ExplainOptions {
   /// One of each rank, or folders of them; none: the newest one here. Two folders, or results.json
   /// of an earlier account and a trace or folder: two runs.
   std::vector<std::filesystem::path> traces{};
-  std::optional<double> fail_above{};  // of two runs: how much longer the second may take
-  std::filesystem::path output{};      // the report's folder; empty: none
-  bool json = false;                   // print results.json instead of the text
-  std::string machine{};               // the card of a prediction; empty: by the GPU
+  std::optional<double> fail_above{};       // of two runs: how much longer the second may take
+  std::filesystem::path output{};           // the report's folder; empty: none
+  bool json = false;                        // print results.json instead of the text
+  std::string machine{};                    // the card of a prediction; empty: by the GPU
+  bool scaling = false;                     // the traces are folders, one for each number of ranks
+  std::optional<ScalingProblem> problem{};  // of scaling; else as the traces tell
+  int ranks = 0;                            // that one device's program is predicted for; 0: none
 };
 
 /// Prints the account of a run from its traces, by PyTorch's profiler or by --trace, or of two

@@ -432,8 +432,8 @@ TEST_F(MlpLab, RefusesBadInputInOneLineBeforeItMeasuresOrWrites) {
   expect_refused(bad_inputs("The lab (mlp_lab)"), folder(), [this](const BadInput& bad) {
     return run_process(command_of(MLP_LAB, bad), {.working_directory = folder()});
   });
-  EXPECT_THAT(names(),
-              UnorderedElementsAre("link", "fifo.json", "run.json", "twin.json", "lab-results"));
+  EXPECT_THAT(names(), UnorderedElementsAre("link", "fifo.json", "run.json", "twin.json",
+                                            "lab-results", "pair"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }
 

@@ -15,6 +15,7 @@
 #include "core/output_file.h"
 #include "lab/commands.h"
 #include "lab/explain/explain_report.h"
+#include "lab/explain/trace_ranks.h"
 #include "lab/report/page.h"
 #include "session/outputs.h"
 #include "session/run_program.h"
@@ -50,6 +51,7 @@ nlohmann::json account_json(const TracedRank& rank, const TracedAccount& account
 /// Of what results.json holds; its first member.
 constexpr const char* kAccountFormat = "barestep account 1";
 constexpr const char* kDifferenceFormat = "barestep difference 1";
+constexpr const char* kFiguresFormat = "barestep figures 1";
 
 /// What is shown, and results.json.
 struct Explained {
@@ -235,12 +237,35 @@ Explained explained_difference(const ExplainOptions& options) {
   return all;
 }
 
+Explained explained_answer(ExplainAnswer answer) {
+  Explained all{.title = answer.title,
+                .name = answer.name,
+                .sentences = texts_of(answer.findings),
+                .format = kFiguresFormat,
+                .results = {{"figures", answer.figures},
+                            {"answers", texts_of(answer.findings.timed)},
+                            {"notes", texts_of(answer.findings.untimed)}}};
+  all.findings = std::move(answer.findings);
+  return all;
+}
+
+Explained explained_scaling(const ExplainOptions& options) {
+  std::vector<ScalingRun> runs;
+  for (const auto& path : options.traces) {
+    runs.push_back(scaling_run_of(path, read_run(traces_in(path))));
+  }
+  return explained_answer(scaling_answer(std::move(runs), options.problem));
+}
+
 Explained explained_run(const ExplainOptions& options) {
   std::vector<std::filesystem::path> traces;
   for (const auto& path : options.traces)
     std::ranges::move(traces_in(path), std::back_inserter(traces));
   if (traces.empty()) traces.push_back(newest_trace());
   const TracedRun run = read_run(traces);
+  if (options.ranks > 0) {
+    return explained_answer(ranks_answer(run, load_card(options.machine), options.ranks));
+  }
   const RunAccount account = account_of(run);
   Findings findings = explained(run, account, options.machine);
   Explained all{.title = "Account of a run, from its traces",
@@ -250,6 +275,30 @@ Explained explained_run(const ExplainOptions& options) {
   if (has_results) all.results = account_results(run, account, findings);
   all.findings = std::move(findings);
   return all;
+}
+
+bool asks_for_difference(const ExplainOptions& options) {
+  return !options.scaling && options.ranks == 0 && options.traces.size() == 2 &&
+         (std::ranges::all_of(options.traces,
+                              [](const auto& path) { return is_directory(path); }) ||
+          std::ranges::any_of(options.traces, is_baseline));
+}
+
+/// Refuses options of questions that are not asked.
+void require_one_question(const ExplainOptions& options) {
+  const auto require = [](bool holds, const char* option, const char* why, const char* remedy) {
+    if (!holds) fail(ExitCode::kUsage, {.what = option, .why = why, .remedy = remedy});
+  };
+  require(!options.fail_above || asks_for_difference(options), "--fail-above", "compares two runs",
+          "give two folders of traces, or an earlier results.json");
+  require(!options.problem || options.scaling, "--problem", "is what --scaling compares",
+          "give both");
+  require(!options.scaling || options.traces.size() > 1, "--scaling",
+          "compares runs on several numbers of ranks", "give a folder of traces for each");
+  require(!options.scaling || options.ranks == 0, "--ranks", "asks another question than --scaling",
+          "give one of them");
+  require(options.ranks == 0 || !options.machine.empty(), "--ranks",
+          "needs the machine to simulate", "give its card with --machine");
 }
 
 }  // namespace
@@ -283,16 +332,10 @@ void explain_traces(const ExplainOptions& options) {
                                           {"--output", options.output / "results.json"}};
     require_separate_files(outputs, inputs);
   }
-  const bool is_difference =
-      options.traces.size() == 2 &&
-      (std::ranges::all_of(options.traces, [](const auto& path) { return is_directory(path); }) ||
-       std::ranges::any_of(options.traces, is_baseline));
-  if (options.fail_above && !is_difference) {
-    fail(ExitCode::kUsage, {.what = "--fail-above",
-                            .why = "compares two runs",
-                            .remedy = "give two folders of traces, or an earlier results.json"});
-  }
-  Explained all = is_difference ? explained_difference(options) : explained_run(options);
+  require_one_question(options);
+  Explained all = options.scaling                ? explained_scaling(options)
+                  : asks_for_difference(options) ? explained_difference(options)
+                                                 : explained_run(options);
   nlohmann::ordered_json ordered = {{"format", all.format}};
   if (!all.results.is_null()) ordered.update(nlohmann::ordered_json(all.results));
   const std::string results =

@@ -16,6 +16,34 @@
 
 namespace barestep {
 
+RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank) {
+  RankSum sum;
+  for (const TracedAccount& each : account.accounts) {
+    if (!rank || each.rank == *rank) sum.add(each);
+  }
+  return sum;
+}
+
+RankSum others_sum(const RunAccount& account, std::size_t rank) {
+  RankSum others;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank != rank) others.add(each);
+  }
+  return others;
+}
+
+Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s) {
+  const auto excess = [&](Part part) {
+    return own.step_s(own.part_ns[part]) - others.step_s(others.part_ns[part]);
+  };
+  Part longest = in_exchanges ? Part::kExposedCommunication : Part::kIdle;
+  for (const Part part : kValuesOf<Part>) {
+    if (is_exchange(part) == in_exchanges && excess(part) > excess(longest)) longest = part;
+  }
+  excess_s = excess(longest);
+  return longest;
+}
+
 std::string shown_name(const std::string& of) {
   constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
   std::string name = on_one_line(of.starts_with(kEngine) ? of.substr(kEngine.size()) : of);
@@ -33,31 +61,6 @@ constexpr std::size_t kRowsOnScreen = 3;
 // Exposed communication, in tables and in the picture.
 constexpr std::string_view kWaitingForRank = "waiting for the last rank";
 constexpr std::string_view kMovingBytes = "moving bytes";
-
-/// Sums over steps.
-struct RankSum {
-  std::int64_t steps = 0, wall_ns = 0, waiting_ns = 0, hidden_ns = 0;
-  EnumArray<Part, std::int64_t> part_ns{};
-
-  void add(const TracedAccount& account) {
-    ++steps;
-    wall_ns += account.wall_ns;
-    waiting_ns += account.waiting_ns;
-    hidden_ns += account.hidden_ns;
-    for (const Part part : kValuesOf<Part>) part_ns[part] += account.part_ns[part];
-  }
-  [[nodiscard]] double step_s(std::int64_t ns) const {
-    return ns_seconds(ns) / static_cast<double>(std::max<std::int64_t>(1, steps));
-  }
-};
-
-RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank = std::nullopt) {
-  RankSum sum;
-  for (const TracedAccount& each : account.accounts) {
-    if (!rank || each.rank == *rank) sum.add(each);
-  }
-  return sum;
-}
 
 /// "what of a step": a column of the tables of accounts.
 struct AccountColumn {
@@ -457,28 +460,6 @@ LongestPart longest_part_of(const RankSum& sum) {
           sum.step_s(sum.part_ns[part])};
 }
 
-/// The sum over all ranks but one.
-RankSum others_sum(const RunAccount& account, std::size_t rank) {
-  RankSum others;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank != rank) others.add(each);
-  }
-  return others;
-}
-
-/// What takes longer in one sum than in the other: exchanges, or anything else.
-Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s) {
-  const auto excess = [&](Part part) {
-    return own.step_s(own.part_ns[part]) - others.step_s(others.part_ns[part]);
-  };
-  Part longest = in_exchanges ? Part::kExposedCommunication : Part::kIdle;
-  for (const Part part : kValuesOf<Part>) {
-    if (is_exchange(part) == in_exchanges && excess(part) > excess(longest)) longest = part;
-  }
-  excess_s = excess(longest);
-  return longest;
-}
-
 /// How long the other ranks waited for one.
 std::int64_t waited_for(const RunAccount& account, std::size_t rank) {
   std::int64_t ns = 0;
@@ -836,6 +817,12 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
 }
 
 }  // namespace
+
+std::string cause_text(const TracedRun& run, const RunAccount& account, std::size_t rank,
+                       Part part) {
+  std::string text = cause_in(run, account, rank, part).text;
+  return text.empty() ? std::string(cause_of(part)) : text;
+}
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
   const std::vector<std::string> verdict = trace_verdict(run, account),

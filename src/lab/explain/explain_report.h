@@ -1,7 +1,11 @@
 // What the traces of a run say, in words, tables and a picture.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +15,34 @@
 #include "lab/report/findings.h"
 
 namespace barestep {
+
+/// Accounts, summed over steps.
+struct RankSum {
+  std::int64_t steps = 0, wall_ns = 0, waiting_ns = 0, hidden_ns = 0;
+  EnumArray<Part, std::int64_t> part_ns{};
+
+  void add(const TracedAccount& account) {
+    ++steps;
+    wall_ns += account.wall_ns;
+    waiting_ns += account.waiting_ns;
+    hidden_ns += account.hidden_ns;
+    for (const Part part : kValuesOf<Part>) part_ns[part] += account.part_ns[part];
+  }
+  [[nodiscard]] double step_s(std::int64_t ns) const {
+    return ns_seconds(ns) / static_cast<double>(std::max<std::int64_t>(1, steps));
+  }
+};
+
+/// Of a rank, or of all.
+RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank = std::nullopt);
+RankSum others_sum(const RunAccount& account, std::size_t rank);
+
+/// What takes longer in one sum than in the other: exchanges, or anything else; and by how much.
+Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s);
+
+/// What most of a part is, behind its name: ", most of it in `augment` (27.1 ms of 31.4 ms)".
+std::string cause_text(const TracedRun& run, const RunAccount& account, std::size_t rank,
+                       Part part);
 
 /// The verdict first, then what to change, then what the traces do not tell. Tables: the mean step
 /// of every rank, its operators, who waited for whom, the collectives, and every step. The plot has
@@ -62,6 +94,13 @@ StepPieces pieces_of(const TracedRun& run, const RunAccount& account);
 /// As results.json has them, beside the accounts; and back.
 EventJson pieces_json(const StepPieces& of);
 StepPieces pieces_in(const JsonValue& results);
+
+/// What a question about traces is answered with.
+struct ExplainAnswer {
+  std::string title{}, name{};  // of its page, and of the files of its plots
+  Findings findings{};
+  std::map<std::string, std::map<std::string, double>> figures{};  // by what they are of
+};
 
 /// Why a step of B takes longer than one of A.
 struct TraceDifference {

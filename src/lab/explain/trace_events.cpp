@@ -342,6 +342,9 @@ class TraceCollector {
         event.is_recorded = integer_or(args, "Sequence number", -1) >= 0 && !only_reads(name);
         if (name == "aten::linear" || name == "aten::addmm") event.details = add_linear(name, args);
         if (name == "c10d::send" || name == "c10d::recv_") event.details = peer_of(args);
+        if (name == "torch::autograd::AccumulateGrad") {
+          file_.gradients.push_back({event.begin_ns, event.end_ns, bytes_of_first(args)});
+        }
         return;
       case Kind::kAnnotation:
         if (name.starts_with("ProfilerStep#") && args.contains("clock start")) {
@@ -414,7 +417,8 @@ class TraceCollector {
     TracedNode node{.step = integer_or(args, "step", 0),
                     .node = integer_or(args, "node", 0),
                     .device = integer_or(args, "device", 0),
-                    .phase = *phase};
+                    .phase = *phase,
+                    .flops = number_or(args, "flops", 0)};
     if (const auto waits = args.find("waits"); waits != args.end() && waits->is_array()) {
       for (const EventJson& each : *waits) {
         const std::vector<std::int64_t> wait = extents_of(each);
@@ -423,6 +427,19 @@ class TraceCollector {
     }
     file_.nodes.push_back(std::move(node));
     return static_cast<std::int32_t>(file_.nodes.size()) - 1;
+  }
+
+  /// The bytes of an op's first argument; 0 if its shape was not recorded.
+  static std::int64_t bytes_of_first(const EventJson& args) {
+    const auto dims = args.find("Input Dims"), types = args.find("Input type");
+    if (dims == args.end() || !dims->is_array() || dims->empty()) return 0;
+    std::int64_t numbers = 1;
+    for (const std::int64_t extent : extents_of(dims->front())) {
+      numbers = std::min(numbers * std::min(extent, std::int64_t{1} << 30), std::int64_t{1} << 32);
+    }
+    const bool is_typed =
+        types != args.end() && types->is_array() && !types->empty() && types->front().is_string();
+    return numbers * type_bytes(is_typed ? types->front().get<std::string>() : "float");
   }
 
   std::int32_t add_collective(const std::string& name, const EventJson& args) {
@@ -439,17 +456,8 @@ class TraceCollector {
           std::max(integer_or(args, "In msg nelems", 0), integer_or(args, "Out msg nelems", 0));
       all.bytes = std::min<std::int64_t>(numbers, std::int64_t{1} << 50) *
                   type_bytes(text_or_empty(args, "dtype"));
-    } else if (const auto dims = args.find("Input Dims");
-               dims != args.end() && dims->is_array() && !dims->empty()) {
-      std::int64_t numbers = 1;
-      for (const std::int64_t extent : extents_of(dims->front())) {
-        numbers =
-            std::min(numbers, std::int64_t{1} << 20) * std::min(extent, std::int64_t{1} << 30);
-      }
-      const auto types = args.find("Input type");
-      const bool is_typed =
-          types != args.end() && types->is_array() && !types->empty() && types->front().is_string();
-      all.bytes = numbers * type_bytes(is_typed ? types->front().get<std::string>() : "float");
+    } else {
+      all.bytes = bytes_of_first(args);
       all.is_share = all.name == "all_gather";
     }
     file_.collectives.push_back(std::move(all));
@@ -508,6 +516,10 @@ void read_trace_head(const EventJson& rest, TraceFile& file) {
       event.begin_ns += base_ns;
       event.end_ns += base_ns;
     }
+  }
+  for (TraceFile::Gradient& each : file.gradients) {
+    each.begin_ns += base_ns;
+    each.end_ns += base_ns;
   }
   for (TracedStep& step : file.steps) {
     for (std::int64_t* const at : {&step.start_ns, &step.fetch_begin_ns, &step.fetched_ns}) {
@@ -590,6 +602,7 @@ TraceFile read_trace_file(const TraceSource& source) {
       return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
     });
   }
+  std::ranges::sort(file.gradients, {}, &TraceFile::Gradient::begin_ns);
   leave_out_far_events(file);
   return file;
 }

@@ -1,6 +1,7 @@
 // Reads traces in the format of PyTorch's profiler (Kineto), as a stream: ours, and anyone's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -91,6 +92,7 @@ struct TracedNode {
   std::int64_t node = 0;
   std::int64_t device = 0;
   Phase phase = Phase::kForward;
+  double flops = 0;  // 0: none, or not told
   std::vector<Wait> waits{};
 };
 
@@ -136,8 +138,21 @@ struct TraceFile {
     bool is_module = false;
   };
   std::vector<Linear> linears{};
-  std::int64_t left_out = 0;   // events without a time or a duration that can be meant
-  std::int64_t far_apart = 0;  // events a day or more from all others, left out too
+  /// Null if the event is no linear layer, or has no shapes.
+  [[nodiscard]] const Linear* linear_of(const TraceEvent& event) const {
+    const std::string& name = names[event.name];
+    const bool is_linear = name == "aten::linear" || name == "aten::addmm";
+    return is_linear && event.details >= 0 ? &linears[static_cast<std::size_t>(event.details)]
+                                           : nullptr;
+  }
+  /// Where backward adds to a parameter's gradient; on a device, where it launches that.
+  struct Gradient {
+    std::int64_t begin_ns = 0, end_ns = 0;
+    std::int64_t bytes = 0;  // 0: no shapes were recorded
+  };
+  std::vector<Gradient> gradients{};  // by begin
+  std::int64_t left_out = 0;          // events without a time or a duration that can be meant
+  std::int64_t far_apart = 0;         // events a day or more from all others, left out too
 };
 
 /// Reads a trace. Throws Error(kBadData) if it is none, or has no event with a duration.

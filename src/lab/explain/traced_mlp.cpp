@@ -149,13 +149,12 @@ class PassReader {
       ++pass_.sums;
       if (pass_.linears.size() != 2 * pass_.sums) pass_.is_mlp = false;
     }
-    if (event.details < 0) return;
-    const TraceFile::Linear& linear = file_.linears[static_cast<std::size_t>(event.details)];
-    if (linear.is_module != has_modules_) return;
+    const TraceFile::Linear* const linear = file_.linear_of(event);
+    if (linear == nullptr || linear->is_module != has_modules_) return;
     // Behind another op it is no next layer.
     if (!pass_.linears.empty() && pass_.has_other_op) pass_.is_mlp = false;
     pass_.has_other_op = false;
-    pass_.linears.push_back(linear);
+    pass_.linears.push_back(*linear);
   }
 
   /// Each layer takes what the one before it gives, and one activation follows all, perhaps but

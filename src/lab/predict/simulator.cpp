@@ -557,6 +557,16 @@ NodeSetting setting_of(const Run& workload, const MachineCard& card) {
           .updates_alone = is_process && workload.config.parallel.pipeline == 1};
 }
 
+Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t count) {
+  const NodeSetting run = setting_of(workload, card);
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  return {.at_once = lanes_at_once(workload, card) * static_cast<double>(count),
+          .contention = load == nullptr ? 1 : load->contention,
+          .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
+          .by_links = has_links(card),
+          .makes_input = !card.on_gpu};
+}
+
 namespace {
 
 /// The steps of these ranks, or of local SGD those without an average.
@@ -569,18 +579,11 @@ std::vector<SimulatedStep> simulated_ranks(const Run& workload, const MachineCar
     const WorkloadPrograms& own = programs.of(i);
     all.push_back({are_local ? own.local_step() : own.step(), run.mesh.with_rank(ranks[i])});
   }
-  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   NodePrices prices(card, run);
   const auto seconds = [&](const Program& program, const Node& node) {
     return prices.of(program, node);
   };
-  return simulate(
-      all, seconds,
-      {.at_once = lanes_at_once(workload, card) * static_cast<double>(ranks.size()),
-       .contention = load == nullptr ? 1 : load->contention,
-       .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
-       .by_links = has_links(card),
-       .makes_input = !card.on_gpu});
+  return simulate(all, seconds, sharing_of(workload, card, ranks.size()));
 }
 
 /// The mean of a step and `more` others.

@@ -99,6 +99,9 @@ struct NodeSetting {
 /// That of a workload on this machine.
 NodeSetting setting_of(const Run& workload, const MachineCard& card);
 
+/// How `count` of a workload's ranks, simulated together, slow each other down on this machine.
+Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t count);
+
 /// Seconds of an op on one device, as node_s() takes it.
 double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run);
 
