@@ -226,8 +226,10 @@ Explained explained_difference(const ExplainOptions& options) {
                 .format = kDifferenceFormat,
                 .results = difference_json(of_a, of_b, difference)};
   std::ranges::move(texts_of(difference.findings), std::back_inserter(all.sentences));
-  all.sentences.push_back(
-      fmt::format("To see what B does: mlp_lab explain {}.", on_one_line(b.string())));
+  if (!is_baseline(b)) {
+    all.sentences.push_back(
+        fmt::format("To see what B does: mlp_lab explain {}.", on_one_line(b.string())));
+  }
   all.results.update({{"a", a.string()}, {"b", b.string()}, {"answers", all.sentences}});
   all.findings = std::move(difference.findings);
   if (options.fail_above && more > *options.fail_above) {

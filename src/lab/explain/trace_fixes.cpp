@@ -57,45 +57,35 @@ std::vector<TracedFix> named_causes(const TracedRun& run, const RunAccount& acco
   return causes;
 }
 
-/// Repeats the steps without a cause.
+/// Repeats the steps without each cause, one step after the other.
 class Replay {
  public:
   Replay(const TracedRun& run, const RunAccount& account, const std::vector<TracedFix>& causes)
       : run_(run) {
-    for (const TracedAccount& each : account.accounts) add(each, causes);
-    std::ranges::stable_sort(stretches_, {}, [](const FixableStretch& each) {
-      return std::pair(each.times.end_ns, each.times.begin_ns);
-    });
-    for (const TracedAccount& each : account.accounts) ++ranks_of_[each.number];
+    for (std::size_t i = 0; i < 2 * causes.size(); ++i) {
+      replayed_.push_back({.gained = std::vector<std::vector<Gained>>(run.ranks.size()),
+                           .unseen_ns = std::vector<std::int64_t>(run.ranks.size(), 0)});
+    }
+    for (auto first = account.accounts.begin(); first != account.accounts.end();) {
+      const auto end = std::find_if(first, account.accounts.end(), [&](const TracedAccount& each) {
+        return each.number != first->number;
+      });
+      stretches_.clear();
+      std::for_each(first, end, [&](const TracedAccount& each) { add(each, causes); });
+      std::ranges::stable_sort(stretches_, {}, [](const FixableStretch& each) {
+        return std::pair(each.times.end_ns, each.times.begin_ns);
+      });
+      for (std::size_t i = 0; i < replayed_.size(); ++i) {
+        replay(replayed_[i], i / 2, i % 2 == 1, static_cast<double>(end - first));
+      }
+      first = end;
+    }
   }
 
   /// By step, the seconds that it gains in the mean of its ranks. `at_most`: also what the cause
   /// delayed unseen, beside work of the device, and on the CPU the work that it did itself.
-  [[nodiscard]] std::vector<double> gains(std::size_t cause, bool at_most) const {
-    std::vector<std::vector<Gained>> gained(run_.ranks.size());  // by rank, ascending
-    std::vector<std::int64_t> unseen_ns(run_.ranks.size(), 0);
-    std::map<std::int64_t, double> seconds;
-    for (const FixableStretch& each : stretches_) {
-      const std::int64_t before_ns = gained_at(gained[each.rank], each.times.end_ns);
-      std::int64_t after_ns = before_ns;
-      const std::int64_t covered_ns = each.covered_ns[cause];
-      std::int64_t& unseen = unseen_ns[each.rank];
-      if (each.has_names ||
-          (at_most && run_.ranks[each.rank].on_host && each.exchange == nullptr)) {
-        const bool is_late = at_most && each.part == Part::kHost;
-        const std::int64_t rest_ns = is_late ? std::min(unseen, each.times.ns() - covered_ns) : 0;
-        unseen -= rest_ns;
-        after_ns += covered_ns + rest_ns;
-      } else {
-        if (at_most && !run_.ranks[each.rank].on_host) unseen += covered_ns;
-        if (each.exchange != nullptr) after_ns = after_exchange(each, gained, before_ns);
-      }
-      seconds[each.step] += ns_seconds(after_ns - before_ns) / ranks_of_.at(each.step);
-      gained[each.rank].push_back({each.times.end_ns, after_ns});
-    }
-    std::vector<double> all;
-    for (const auto& [step, ranks] : ranks_of_) all.push_back(seconds[step]);
-    return all;
+  [[nodiscard]] const std::vector<double>& gains(std::size_t cause, bool at_most) const {
+    return replayed_[2 * cause + (at_most ? 1 : 0)].gains_s;
   }
 
  private:
@@ -104,9 +94,42 @@ class Replay {
     std::int64_t from_ns = 0, ns = 0;
   };
 
+  struct Replayed {
+    std::vector<std::vector<Gained>> gained{};  // by rank, ascending
+    std::vector<std::int64_t> unseen_ns{};      // by rank
+    std::vector<double> gains_s{};              // by step
+  };
+
+  void replay(Replayed& of, std::size_t cause, bool at_most, double ranks) const {
+    for (std::vector<Gained>& each : of.gained) {  // of earlier steps, only the last counts
+      const std::int64_t ns = each.empty() ? 0 : each.back().ns;
+      each = {{std::numeric_limits<std::int64_t>::min(), ns}};
+    }
+    of.gains_s.push_back(0);
+    for (const FixableStretch& each : stretches_) {
+      std::vector<Gained>& gained = of.gained[each.rank];
+      const std::int64_t before_ns = gained.back().ns;
+      std::int64_t after_ns = before_ns;
+      const std::int64_t covered_ns = each.covered_ns[cause];
+      std::int64_t& unseen_ns = of.unseen_ns[each.rank];
+      const bool on_host = run_.ranks[each.rank].on_host;
+      if (each.has_names || (at_most && on_host && each.exchange == nullptr)) {
+        const bool is_late = at_most && each.part == Part::kHost;
+        const std::int64_t rest_ns =
+            is_late ? std::min(unseen_ns, each.times.ns() - covered_ns) : 0;
+        unseen_ns -= rest_ns;
+        after_ns += covered_ns + rest_ns;
+      } else {
+        if (at_most && !on_host) unseen_ns += covered_ns;
+        if (each.exchange != nullptr) after_ns = after_exchange(each, of.gained, before_ns);
+      }
+      of.gains_s.back() += ns_seconds(after_ns - before_ns) / ranks;
+      if (after_ns != before_ns) gained.push_back({each.times.end_ns, after_ns});
+    }
+  }
+
   static std::int64_t gained_at(const std::vector<Gained>& gained, std::int64_t at_ns) {
-    const auto after = std::ranges::upper_bound(gained, at_ns, {}, &Gained::from_ns);
-    return after == gained.begin() ? 0 : std::prev(after)->ns;
+    return std::prev(std::ranges::upper_bound(gained, at_ns, {}, &Gained::from_ns))->ns;
   }
 
   /// It ends as long after the last rank's entry as it did, but not before it begins.
@@ -157,8 +180,8 @@ class Replay {
   }
 
   const TracedRun& run_;
-  std::vector<FixableStretch> stretches_;    // by end
-  std::map<std::int64_t, double> ranks_of_;  // how many have a step
+  std::vector<FixableStretch> stretches_;  // of a step, by end
+  std::vector<Replayed> replayed_;         // two of each cause
 };
 
 }  // namespace
@@ -168,7 +191,7 @@ std::vector<TracedFix> fixes_of(const TracedRun& run, const RunAccount& account)
   if (fixes.empty()) return fixes;
   const Replay replay(run, account, fixes);
   for (std::size_t i = 0; i < fixes.size(); ++i) {
-    const std::vector<double> seen_s = replay.gains(i, false);
+    const std::vector<double>& seen_s = replay.gains(i, false);
     const Statistics seen = statistics_of(seen_s), most = statistics_of(replay.gains(i, true));
     const double errors = 2 / std::sqrt(static_cast<double>(seen_s.size()));
     fixes[i].gain_s = {seen.mean, std::max(0.0, seen.mean - errors * seen.stddev),
