@@ -45,6 +45,8 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab what-if --check mpirun -np 2 mlp_ddp --slow-rank 1:20
   mlp_lab sheet homework1 --quick --pdf
   mlp_lab sheet my-sheet.md --machine a100-nvlink
+  mlp_lab class new practical3 --students names.csv --output class
+  mlp_lab class grade class handed-in --rerun
   mlp_lab validate
   mlp_lab amdahl --serial 0.1 --ranks 4
   mlp_lab doctor
@@ -128,6 +130,15 @@ void add_study_options(Command& run, StudyOptions& study) {
                    rank_counts_of(given);
                    study.given["ranks"] = given.text;
                  }));
+  run.add(option("--pause-ms", "MS", "the pause of the slow disk in io-delay, for each batch (10)",
+                 [&study](const RawValue& given) {
+                   real_number(given, {.low = 0, .with_low = false, .end = 1e4});
+                   study.given["pause-ms"] = given.text;
+                 }));
+  run.add(option("--logs", "DIR",
+                 "take EXPERIMENT.CASE.log there, with a line 'Step 00 | Step time: 0.1234s | ...' "
+                 "for each step, in place of runs",
+                 to_path(study.logs)));
   run.add(device_option(study.device));
   // What runs read, write and where they are is the experiments' choice.
   static constexpr std::string_view kChosen[] = {
@@ -237,10 +248,12 @@ void produce(const SheetRequest& requested) {
                             .why = "is missing",
                             .remedy = "mlp_lab sheet --help describes it"});
   }
-  if (requested.options.blank && requested.options.key) {
-    fail(
-        ExitCode::kUsage,
-        {.what = "--blank", .why = "a copy with --key is not blank", .remedy = "give one of them"});
+  const SheetOptions& options = requested.options;
+  if (options.key && (options.blank || options.figures)) {
+    fail(ExitCode::kUsage, {.what = options.blank ? "--blank" : "--figures",
+                            .why = fmt::format("a copy with --key {}",
+                                               options.blank ? "is not blank" : "has answers"),
+                            .remedy = "give one of them"});
   }
   print_sheet(requested.options);
 }
@@ -259,12 +272,43 @@ void add_sheet(ArgumentParser& parser, SheetRequest& requested) {
       flag("--names", "list the names that a sheet may use, and exit", requested.lists_names));
   sheet.add(flag("--blank", "leave the students' cells and answers empty; nothing is measured",
                  options.blank));
+  sheet.add(flag("--figures", "fill in the tables, and leave the answers to the student",
+                 options.figures));
   sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", options.key));
   sheet.add(machine_option(options.machine,
                            "the GPUs of simulated columns, a card's file or name (h200-nvlink)"));
   sheet.add(flag("--pdf", "also print it to a PDF file, by Chromium or WeasyPrint", options.pdf));
   add_study_options(sheet, options.study);
   options.study.output.clear();
+}
+
+void add_class(ArgumentParser& parser, ClassOptions& options) {
+  static constexpr std::string_view kActions[] = {"new", "grade", "collect"};
+  Command& command = parser.add_command(
+      "class", "Give each student of a class a variant of a sheet, and grade what they hand in.",
+      [&] { run_class(options); });
+  command.add(required(with_values(
+      option("action", "",
+             "new SHEET, grade CLASS HANDED-IN, or collect FOLDER: the studies of all machines",
+             [&](const RawValue& given) { options.action = kActions[choice(given, kActions)]; }),
+      {kActions, std::end(kActions)})));
+  command.add(
+      required(several(option("argument", "", "a sheet, or folders", [&](const RawValue& given) {
+        options.arguments.push_back(given.text);
+      }))));
+  command.add(option("--students", "FILE", "of new: the students in CSV, a name on each line",
+                     to_path(options.students)));
+  command.add(option("--output", "DIR",
+                     "the class (class), its grades (CLASS/grades) or the report",
+                     to_path(options.output)));
+  command.add(machine_option(options.machine,
+                             "the card of the students' machines, which prices variants "
+                             "(h200-nvlink)"));
+  command.add(option("--secret", "TEXT", "of new: what variants are drawn from (drawn itself)",
+                     to_text(options.secret)));
+  command.add(flag("--quick", "of new: students measure with --quick", options.quick));
+  command.add(flag("--rerun", "of grade: also repeat a run of each student, to compare its losses",
+                   options.rerun));
 }
 
 void add_card(ArgumentParser& parser, StudyOptions& study) {
@@ -488,6 +532,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   SheetRequest sheet;
   sheet.options.study.version = kVersion;
   add_sheet(parser, sheet);
+  ClassOptions class_options;
+  add_class(parser, class_options);
   std::filesystem::path folder;
   double margin = kDefaultMargin;
   bool pdf = false;

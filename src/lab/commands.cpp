@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -18,6 +19,7 @@
 #include "core/text_table.h"
 #include "lab/checkpoint_report.h"
 #include "lab/child.h"
+#include "lab/class/class.h"
 #include "lab/predict/mesh_search.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/page.h"
@@ -202,12 +204,17 @@ Report measured_report(const StudyOptions& options,
   }
   Study study(options.output, identity_of(options), options.starts);
   require_memory(study, requested, options.memory);
+  if (!options.logs.empty()) {
+    for (const Experiment* experiment : requested) study.keep_logs(*experiment, options.logs);
+  }
   let_signals_stop_children();
   const Programs programs(folder_of_program(), options.python);
-  const bool measures = std::ranges::any_of(requested, [&](const Experiment* experiment) {
+  const auto has_runs = [&](const Experiment* experiment) {
     return std::ranges::any_of(experiment->cases(study.setting()),
                                [](const Case& what) { return what.made == nullptr; });
-  });
+  };
+  const bool measures =
+      std::ranges::any_of(requested, has_runs) && study.plan_of(requested).starts > 0;
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (measures && !study.card()) {
@@ -305,13 +312,18 @@ std::string filled_sheet(const SheetOptions& options, const Sheet& sheet) {
     return std::ranges::find(requested, section.experiment) == requested.end();
   });
   return markdown_of(sheet, SheetRuns(report, gpus),
-                     options.key ? SheetCopy::kKey : SheetCopy::kFilled);
+                     options.key       ? SheetCopy::kKey
+                     : options.figures ? SheetCopy::kFigures
+                                       : SheetCopy::kFilled);
 }
 
 /// A sheet's output: NAME.md, NAME.html or NAME.pdf.
 std::filesystem::path sheet_file(const SheetOptions& options, const Sheet& sheet,
                                  const char* ending) {
-  const char* const copy = options.blank ? "-blank" : options.key ? "-key" : "";
+  const char* const copy = options.blank     ? "-blank"
+                           : options.key     ? "-key"
+                           : options.figures ? "-figures"
+                                             : "";
   return options.study.output / fmt::format("{}{}{}", sheet.name, copy, ending);
 }
 
@@ -337,11 +349,89 @@ void print_sheet(SheetOptions options) {
   const Sheet sheet = load_sheet(options.name);
   require_separate_files({{"--output", sheet_file(options, sheet, ".md")}},
                          {{"mlp_lab sheet", options.name}});
+  if (const std::filesystem::path file = sheet_file(options, sheet, ".md");
+      options.figures && std::filesystem::exists(file)) {
+    fail(ExitCode::kCannotCreate, {.what = "--figures",
+                                   .value = file.string(),
+                                   .why = "this sheet is there already, perhaps with answers",
+                                   .remedy = "move it away first"});
+  }
   if (options.pdf) page_printer();
   const std::string text = options.blank ? blank_copy_of(sheet) : filled_sheet(options, sheet);
   make_folder(folder);
   const std::filesystem::path file = write_sheet(options, sheet, text);
   show(text + fmt::format("Sheet: {}\n", on_one_line(file.string())));
+}
+
+namespace {
+
+[[noreturn]] void refuse_class(const ClassOptions& options) {
+  const std::string& action = options.action;
+  fail(ExitCode::kUsage,
+       {.what = "class",
+        .value = action,
+        .why = "arguments are missing or too many",
+        .remedy = action == "new"     ? "write mlp_lab class new SHEET --students names.csv"
+                  : action == "grade" ? "write mlp_lab class grade CLASS HANDED-IN"
+                                      : "write mlp_lab class collect FOLDER --output DIR"});
+}
+
+void print_new_class(const ClassOptions& options) {
+  const std::filesystem::path folder = options.output.empty() ? "class" : options.output;
+  const ClassPlan plan =
+      new_class({.sheet = options.arguments.front(),
+                 .students = options.students,
+                 .output = folder,
+                 .machine = options.machine.empty() ? kUsualCard : options.machine,
+                 .secret = options.secret,
+                 .quick = options.quick});
+  TextTable table({"student", "variant", ">simulated"});
+  for (const Student& each : plan.students) {
+    table.add_row({each.name, options_text(each.options), simulated_time(each.step_s)});
+  }
+  const std::string in = on_one_line((folder / "students").string());
+  show(fmt::format("{}{} of {}: give out the folders in {}\n", table.text(),
+                   counted(std::ssize(plan.students), "variant"), plan.sheet.name, in));
+}
+
+void print_grades(const ClassOptions& options) {
+  const std::filesystem::path folder = options.arguments[0];
+  const ClassPlan plan = load_class(folder);
+  const MachineCard card = load_card(options.machine.empty() ? plan.machine : options.machine);
+  let_signals_stop_children();
+  const TemporaryFolder scratch("class-");
+  std::atomic<int> runs = 0;
+  const Rerun rerun = [&](const Case& what) -> std::optional<Start> {
+    Case alone = what;
+    alone.workload.config.device.threads = 1;
+    const std::filesystem::path own = scratch.path() / std::to_string(runs++);
+    std::filesystem::create_directories(own);
+    return run_workload(alone, folder_of_program(), own);
+  };
+  const GradedClass grades = grade_class(
+      plan, options.arguments[1], card, options.rerun ? rerun : nullptr,
+      [&](int done, const std::string& name) {
+        show_progress(
+            {.done = done, .total = static_cast<int>(plan.students.size()), .what = name});
+      });
+  end_progress();
+  const std::filesystem::path output = options.output.empty() ? folder / "grades" : options.output;
+  write_grades(output, plan, grades);
+  show(summary_of_grades(grades) +
+       fmt::format("Marks: {}\n", on_one_line((output / "marks.csv").string())));
+}
+
+}  // namespace
+
+void run_class(const ClassOptions& options) {
+  const std::size_t needed = options.action == "grade" ? 2 : 1;
+  const bool lacks = (options.action == "new" && options.students.empty()) ||
+                     (options.action == "collect" && options.output.empty());
+  if (options.arguments.size() != needed || lacks) refuse_class(options);
+  if (options.action == "new") return print_new_class(options);
+  if (options.action == "grade") return print_grades(options);
+  collect_studies(options.arguments[0], options.output);
+  show_report(options.output);
 }
 
 void list_sheet_names() {

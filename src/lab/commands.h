@@ -23,6 +23,7 @@ struct StudyOptions {
   std::vector<std::string> names{};  // of experiments, or "all"
   std::filesystem::path output{};    // the study's folder; for a card, its file, or empty
   std::string device = "auto";
+  std::filesystem::path logs{};          // folder of logs of other programs; empty: none
   std::filesystem::path card{};          // from an earlier measurement; empty: measured now
   std::optional<std::int64_t> memory{};  // limit of the runs' memory in bytes; default: all free
   bool quick = false;
@@ -53,6 +54,7 @@ struct SheetOptions {
   std::string machine = kUsualCard;  // of the GPUs that are simulated
   bool blank = false;                // nothing is measured
   bool key = false;
+  bool figures = false;  // answers are left to the student
   bool pdf = false;
   StudyOptions study{};  // without a folder, "lab-results", or the current one for a blank copy
 };
@@ -61,6 +63,20 @@ struct SheetOptions {
 /// lacks, writes the sheet there as Markdown, as a page and, if asked for, as PDF, and prints it.
 /// Throws Error.
 void print_sheet(SheetOptions options);
+
+struct ClassOptions {
+  std::string action{};                        // "new", "grade", "collect"
+  std::vector<std::string> arguments{};        // a sheet; a class and what was handed in; a folder
+  std::filesystem::path students{}, output{};  // output: "class", or what grading makes of it
+  std::string machine{};                       // the card that prices; empty: the usual one
+  std::string secret{};
+  bool quick = false;
+  bool rerun = false;
+};
+
+/// Makes a class, grades it, or joins the studies of its machines (lab/class/class.h). Throws
+/// Error.
+void run_class(const ClassOptions& options);
 
 /// Prints the names that sheets may use.
 void list_sheet_names();

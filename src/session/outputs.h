@@ -1,4 +1,5 @@
-// The output files of a run: checks that each can be written and that none overwrites another.
+// The outputs of a run: a line that other programs read, and files, with checks that each can be
+// written and that none overwrites another.
 #pragma once
 
 #include <filesystem>
@@ -9,6 +10,9 @@
 #include "core/config.h"
 
 namespace barestep {
+
+/// What a run prints in front of the hash of its weights at the end.
+constexpr std::string_view kWeightsLine = "Weights: xxh3-128 ";
 
 /// A file that a program reads or writes, or a folder that it creates.
 struct FileUse {

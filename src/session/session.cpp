@@ -23,6 +23,7 @@
 #include "options/options.h"
 #include "parallel/schemes/run.h"
 #include "profiler/peaks.h"
+#include "session/outputs.h"
 #include "session/rank_agreement.h"
 #include "session/run_program.h"
 #include "train/recomputation.h"
@@ -560,7 +561,7 @@ void Session::report() {
     if (!text.empty()) console_->print("\n" + text);
   }
   if (!weights_hash_.empty()) {
-    console_->print(fmt::format("\nWeights: xxh3-128 {}\n", weights_hash_));
+    console_->print(fmt::format("\n{}{}\n", kWeightsLine, weights_hash_));
   }
 }
 

@@ -596,8 +596,8 @@ TEST(Throughput, IsThatOfAllSteadySteps) {
 TEST(CommandLine, NamesWhatACaseAddsToItsWorkload) {
   const Workload workload = made_up_workload(64, 1);
   EXPECT_EQ(command_line_of(Case{.workload = workload}), command_line_of(workload));
-  EXPECT_EQ(command_line_of(Case{.workload = workload, .hash_weights = true, .record_ops = true}),
-            command_line_of(workload) + " --save FILE --trace FILE");
+  EXPECT_EQ(command_line_of(Case{.workload = workload, .record_ops = true}),
+            command_line_of(workload) + " --trace FILE");
 }
 
 /// The verdict on a case with these starts.

@@ -722,11 +722,11 @@ TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
 
 Name: (\\_){16} Date: (\\_){8}
 
-To measure: `build/mlp_lab run warmup`
+To measure: `build/mlp_lab run warmup` \([0-9]+ starts\)
 
 ((\\_){38}
 
-){3}\*\*Is it\?\*\*
+){3}\*\*1 Is it\?\*\*
 
 ((\\_){38}
 
@@ -735,7 +735,7 @@ To measure: `build/mlp_lab run warmup`
 )"));
   EXPECT_THAT(
       blank_copy_of(own("A {{warmup.table}}\n\n## B\n\n{{batch-sweep.table}}\n\n## C\n\nEnd.\n")),
-      AllOf(HasSubstr("## B\n\nTo measure: `build/mlp_lab run batch-sweep`\n\n"),
+      AllOf(HasSubstr("## B\n\nTo measure: `build/mlp_lab run batch-sweep` (54 starts)\n\n"),
             HasSubstr("## C\n\nEnd.")));
 }
 

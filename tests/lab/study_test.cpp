@@ -368,6 +368,64 @@ TEST_F(StudyTest, RefusesRecordsThatSomebodySpoiled) {
   expect_error(ExitCode::kNoInput, "is a FIFO, not a regular file", [&] { report_of(study); });
 }
 
+// Logs of other programs.
+
+TEST(Log, HasAStartFromEachStepThatBeginsAgain) {
+  const std::vector<Start> starts = starts_of_log(
+      "Epoch 1\nStep 00 | Step time: 0.5s | Throughput: 128 samples/sec | Loss: 1.25\n"
+      "Step 01 | Step time: 250 ms | Loss: 1.0\nTotal: 3\nStep 00 | Step time = 0.125\n",
+      "own.log");
+  ASSERT_THAT(starts, SizeIs(2));
+  EXPECT_THAT(starts[0].ranks.at(0).step_s, ElementsAre(0.5, 0.25));
+  EXPECT_THAT(starts[0].ranks.at(0).loss, ElementsAre(1.25, 1.0));
+  EXPECT_THAT(starts[1].ranks.at(0).step_s, ElementsAre(0.125));
+  EXPECT_THAT(parse_start(json_of(starts[1]), "kept").library, kLogged);
+}
+
+TEST(Log, IsRefusedWithItsLine) {
+  expect_error(ExitCode::kBadData, "log 'own.log:2': has no time of a step; print 'Step 00 | Step",
+               [] { starts_of_log("Step 0 | Step time: 1s\nStep 1 | 0.5\n", "own.log"); });
+  expect_error(ExitCode::kBadData, "log 'own.log': has no line of a step",
+               [] { starts_of_log("nothing\n", "own.log"); });
+}
+
+TEST_F(StudyTest, TakesLogsInPlaceOfRuns) {
+  Study study(output(), identity(), kStarts);
+  const std::filesystem::path logs = folder() / "logs";
+  std::filesystem::create_directories(logs);
+  const Experiment& sweep = experiment_of("batch-sweep");
+  study.keep_logs(sweep, logs);
+  EXPECT_THAT(study.measured(), IsEmpty());
+  for (const char* const batch : {"32", "64", "128"}) {
+    EXPECT_FALSE(std::filesystem::exists(output() / "runs/batch-sweep/batch-128.0.json"));
+    std::string log;
+    for (int i = 0; i < 12; ++i) log += fmt::format("Step {} | Step time: 0.0{}s\n", i % 6, batch);
+    write_file(logs / fmt::format("batch-sweep.batch-{}.log", batch), log);
+    if (batch == std::string("32")) {
+      expect_error(ExitCode::kNoInput, "batch-sweep.batch-64.log",
+                   [&] { study.keep_logs(sweep, logs); });
+    }
+  }
+  study.keep_logs(sweep, logs);
+  run(study);
+  EXPECT_FALSE(std::filesystem::exists(folder() / "log")) << "no trainer ran";
+  const Report report = report_of(study);
+  const ReportSection& section = report.sections.at(0);
+  EXPECT_DOUBLE_EQ(section.results.at("batch-64").step_s().median, 0.064);
+  EXPECT_THAT(section.trouble, HasSubstr("log lines tell neither the parts of a step"));
+}
+
+TEST_F(StudyTest, TellsARecordThatWasChanged) {
+  Start start{.command = "mlp_single",
+              .ranks = {RankSteps{.step_s = {0.5}, .loss = {1}, .queued_s = {0}}}};
+  const std::string kept = json_of(start);
+  EXPECT_FALSE(parse_start(kept, "kept").is_altered);
+  EXPECT_FALSE(parse_start(json::parse(kept).dump(2), "kept").is_altered) << "only other blanks";
+  json changed = json::parse(kept);
+  changed["ranks"][0]["step_s"][0] = 0.25;
+  EXPECT_TRUE(parse_start(changed.dump(), "kept").is_altered);
+}
+
 TEST(Metrics, AreRefusedWithTheirLine) {
   expect_error(ExitCode::kBadData,
                "records of a run 'm:2': rank is 4611686018427387904, not a whole number from 0 to "

@@ -35,6 +35,7 @@ includes() {
       room_may["lab/study"] = "lab/report lab/predict"
       room_may["lab/experiments"] = "lab/report lab/predict lab/study"
       room_may["lab/sheets"] = "lab/report lab/predict lab/study lab/experiments"
+      room_may["lab/class"] = "lab/report lab/predict lab/study lab/experiments lab/sheets"
       room_may["lab/explain"] = "lab/report lab/predict lab/study"
 
       # headers of a library, the files that may use them, and a description of those files

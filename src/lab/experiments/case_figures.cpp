@@ -379,9 +379,14 @@ std::string Simulations::text(const std::vector<Case>& cases, const Case& what,
 const std::vector<Figure>& figures() {
   static const std::vector<Figure> all = [] {
     std::vector<Figure> some = figures_of_times();
-    for (const auto& more : {figures_of_load(), figures_of_phases(), figures_of_workloads()}) {
-      some.insert(some.end(), more.begin(), more.end());
+    for (const auto& more : {figures_of_load(), figures_of_phases()}) {
+      for (Figure each : more) {
+        each.is_of_parts = true;
+        some.push_back(std::move(each));
+      }
     }
+    const std::vector<Figure> last = figures_of_workloads();
+    some.insert(some.end(), last.begin(), last.end());
     return some;
   }();
   return all;

@@ -109,7 +109,7 @@ std::vector<Case> io_delay_cases(const Setting& setting) {
   if (setting.on_gpu) rows.push_back({kPageable, "", "--workers 1 --no-pin"});
   for (const int workers : {0, 1, 2, 4}) {
     rows.push_back({fmt::format("workers-{}", workers), "",
-                    fmt::format("--workers {} --io-delay-ms 10", workers)});
+                    fmt::format("--workers {} --io-delay-ms {}", workers, setting.pause_ms)});
   }
   Workload run = base_workload(setting);
   read_data_set(run.config.data, setting.data);

@@ -338,9 +338,7 @@ Findings warmup_findings(const Results& results) {
 std::vector<Case> reproducibility_cases(const Setting& setting) {
   const std::vector<CaseRow> rows = {
       {"seed-0", "", "--seed 0"}, {"seed-0-again", "", "--seed 0"}, {"seed-1", "", "--seed 1"}};
-  std::vector<Case> cases = cases_of(setting, base_workload(setting), rows);
-  for (Case& what : cases) what.hash_weights = true;
-  return cases;
+  return cases_of(setting, base_workload(setting), rows);
 }
 
 /// The number of different runs: losses of all steps and final weights, over every start of the

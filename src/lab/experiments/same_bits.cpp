@@ -38,7 +38,6 @@ std::vector<Case> same_bits_cases(const Setting& setting) {
     for (const int ranks : rank_counts(setting)) {
       cases.push_back(new_case(setting, key_on(rung.key, ranks),
                                with(ddp_workload(setting, ranks), "--update separate " + options)));
-      cases.back().hash_weights = true;
     }
   }
   return cases;

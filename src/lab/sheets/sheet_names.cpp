@@ -63,7 +63,9 @@ std::string measured_text(const SheetRuns& runs, const Experiment& experiment,
   const Results& results = runs.section(experiment.name).results;
   const auto found = std::ranges::find_if(
       results.cases, [&](const Measurement& measured) { return measured.what().key == key; });
-  return found == results.cases.end() ? std::string(kNotRun) : figure.text({results, *found});
+  if (found == results.cases.end()) return std::string(kNotRun);
+  return figure.is_of_parts && is_logged(results) ? std::string(kNotSimulated)
+                                                  : figure.text({results, *found});
 }
 
 /// A figure of a case; `rest` is what follows the experiment's name.

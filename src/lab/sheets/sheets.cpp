@@ -12,6 +12,7 @@
 #include "core/input_file.h"
 #include "core/units.h"
 #include "lab/report/page.h"
+#include "lab/sheets/sheet_header.h"
 #include "options/option_values.h"
 
 namespace barestep {
@@ -41,8 +42,9 @@ std::filesystem::path sheets_folder() {
 
 [[noreturn]] void refuse_name(const Sheet& sheet, std::string_view name) {
   const std::size_t place = sheet.text.find(fmt::format("{}{}{}", kNameOpen, name, kNameClose));
-  const auto line = 1 + std::count(sheet.text.begin(),
-                                   sheet.text.begin() + static_cast<std::ptrdiff_t>(place), '\n');
+  const auto line =
+      static_cast<std::ptrdiff_t>(sheet.text_line) +
+      std::count(sheet.text.begin(), sheet.text.begin() + static_cast<std::ptrdiff_t>(place), '\n');
   const std::string near = nearest_sheet_name(name);
   fail(ExitCode::kBadData,
        {.what = "name",
@@ -63,14 +65,6 @@ bool is_question(const std::vector<std::string>& lines) {
          (lines.back().ends_with("?**") || lines.back().ends_with(".**"));
 }
 
-[[noreturn]] void refuse_line(const Sheet& sheet, std::size_t line, std::string why,
-                              std::string remedy) {
-  fail(ExitCode::kBadData, {.what = "line",
-                            .value = std::to_string(line),
-                            .why = fmt::format("{}.md has {} there", sheet.name, why),
-                            .remedy = std::move(remedy)});
-}
-
 std::size_t count_of(std::string_view text, std::string_view part) {
   std::size_t count = 0;
   for (std::size_t at = text.find(part); at != std::string_view::npos;
@@ -85,16 +79,18 @@ std::size_t count_of(std::string_view text, std::string_view part) {
 void require_line(const Sheet& sheet, const std::vector<std::string_view>& lines, std::size_t at) {
   const std::string_view line = lines[at];
   if (count_of(line, kNameOpen) != count_of(line, kNameClose)) {
-    refuse_line(sheet, at + 1, "a name without one of its braces", "write {{name}} on one line");
+    refuse_line(sheet, at + sheet.text_line, "a name without one of its braces",
+                "write {{name}} on one line");
   }
   if (!line.starts_with('|') || at == 0 || lines[at - 1].empty()) return;
   if (!lines[at - 1].starts_with('|')) {
-    refuse_line(sheet, at + 1, "a table right below other text", "put an empty line above it");
+    refuse_line(sheet, at + sheet.text_line, "a table right below other text",
+                "put an empty line above it");
   }
   const std::size_t cells = cells_of(std::string(line)).size();
   const std::size_t columns = cells_of(std::string(lines[at - 1])).size();
   if (cells == columns) return;
-  refuse_line(sheet, at + 1,
+  refuse_line(sheet, at + sheet.text_line,
               fmt::format("{} below {}", counted(std::int64_t(cells), "cell"), columns),
               "write a cell in each column");
 }
@@ -110,11 +106,11 @@ void require_form(const Sheet& sheet) {
   for (std::size_t at = 0; at < lines.size(); ++at) require_line(sheet, lines, at);
   const std::vector<std::vector<std::string>> blocks = blocks_of(sheet.text);
   if (blocks.empty())
-    refuse_line(sheet, 1, "no text", "write a sheet, such as one of src/lab/sheets");
+    refuse_line(sheet, sheet.text_line, "no text", "write a sheet, such as one of src/lab/sheets");
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (!is_question(blocks[i]) || (i + 1 < blocks.size() && can_answer(blocks[i + 1]))) continue;
     const auto line = std::ranges::find(lines, std::string_view(blocks[i].front()));
-    refuse_line(sheet, static_cast<std::size_t>(line - lines.begin()) + 1,
+    refuse_line(sheet, static_cast<std::size_t>(line - lines.begin()) + sheet.text_line,
                 "a question without an answer", "write its answer in the paragraph below");
   }
 }
@@ -155,6 +151,19 @@ std::string table_text(const std::vector<std::string>& lines, const FillIn& fill
     text += '\n';
   }
   return text + '\n';
+}
+
+/// Moves the lines between the two of --- at the top.
+void take_header(Sheet& sheet) {
+  constexpr std::string_view kFence = "---\n";
+  if (!sheet.text.starts_with(kFence)) return;
+  const std::size_t end = sheet.text.find("\n---\n", kFence.size() - 1);
+  if (end == std::string::npos) {
+    refuse_line(sheet, 1, "a header without its end", "write --- on a line of its own below it");
+  }
+  sheet.header = sheet.text.substr(kFence.size(), std::max(end + 1, kFence.size()) - kFence.size());
+  sheet.text.erase(0, end + 1 + kFence.size());
+  sheet.text_line = 3 + count_of(sheet.header, "\n");
 }
 
 bool is_table(const std::vector<std::string>& lines) {
@@ -216,7 +225,8 @@ std::string block_text(const std::vector<std::string>& lines) {
 }
 
 /// A block of a blank copy other than a table.
-std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines, bool is_answer) {
+std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines) {
+  bool is_answer = false;
   const std::string text = block_text(lines);
   if (lines.front().starts_with('#')) {
     const std::size_t name = text.find(kNameOpen);
@@ -236,13 +246,88 @@ std::string task_command(const Sheet& sheet, std::span<const std::vector<std::st
     if (!task.text.empty() && block.front().starts_with('#')) break;
     task.text += block_text(block);
   }
+  const Setting setting = new_setting(false, false, 2);
   std::string names;
-  for (const Experiment* const experiment : experiments_of(task))
+  std::int64_t starts = 0;
+  for (const Experiment* const experiment : experiments_of(task)) {
     names += fmt::format(" {}", experiment->name);
-  return names.empty() ? "" : fmt::format("To measure: `build/mlp_lab run{}`\n\n", names);
+    starts += std::ssize(experiment->cases(setting)) * starts_of(*experiment, setting);
+  }
+  if (names.empty()) return "";
+  return fmt::format("To measure: `build/mlp_lab run{}`{}\n\n", names,
+                     starts == 0 ? "" : fmt::format(" ({})", counted(starts, "start")));
+}
+
+using SheetBlock = std::vector<std::string>;
+
+/// What a question asks for besides its text.
+std::string request_of(const MarkedItem* item) {
+  if (item == nullptr || item->by == MarkedBy::kText) return "";
+  if (item->by == MarkedBy::kPrediction) return " Write it, and why, before you measure.";
+  std::vector<std::string> answers;
+  for (const auto& [answer, word] : item->choices) answers.push_back(answer);
+  return fmt::format(" Choose {} or {}.", fmt::join(answers, ", "), kCannotBeSaid);
+}
+
+/// Its blocks, with what questions ask for besides their text, and with their numbers: "2.1" is the
+/// first one below the second heading of ##.
+std::vector<SheetBlock> asked_blocks(const Sheet& sheet, bool with_numbers = true) {
+  const SheetHeader header = sheet.header.empty() ? SheetHeader{} : header_of(sheet);
+  std::vector<SheetBlock> blocks = blocks_of(sheet.text);
+  int heading = 0, question = 0;
+  for (SheetBlock& block : blocks) {
+    if (block.front().starts_with("## ")) {
+      ++heading;
+      question = 0;
+    }
+    if (!is_question(block)) continue;
+    const std::string number =
+        heading == 0 ? std::to_string(++question) : fmt::format("{}.{}", heading, ++question);
+    block.back().insert(block.back().size() - 2, request_of(header.item(number)));
+    if (with_numbers) block.front().insert(2, number + " ");
+  }
+  return blocks;
+}
+
+/// The blocks of a copy for students: without the key, and with room in place of answers.
+template <class TextOf>
+std::string with_room(const std::vector<SheetBlock>& blocks, const TextOf& text_of) {
+  std::string text;
+  bool is_answer = false, is_answered = false;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const SheetBlock& block = blocks[i];
+    const bool ends_answer = is_table(block) || block.front().find_first_of("#>") == 0;
+    is_answer = is_answer && !ends_answer && !is_question(block);
+    if (!is_answer && !block.front().starts_with('>')) {
+      text += text_of(i);
+    } else if (is_answer && !is_answered) {
+      text += blank_lines();
+    }
+    is_answered = is_answer;
+    is_answer = is_answer || is_question(block);
+  }
+  return text;
+}
+
+constexpr std::string_view kNameLine = "Name: ";
+
+/// Below the first block, unless the sheet has it already.
+std::string name_line(const std::vector<SheetBlock>& blocks, std::size_t at,
+                      const std::string& student = blank_line(16)) {
+  const auto is_name = [](const SheetBlock& block) { return block.front().starts_with(kNameLine); };
+  if (at != 0 || std::ranges::any_of(blocks, is_name)) return "";
+  return fmt::format("{}{} Date: {}\n\n", kNameLine, student, blank_line(8));
 }
 
 }  // namespace
+
+void refuse_line(const Sheet& sheet, std::size_t line, const std::string& what,
+                 std::string remedy) {
+  fail(ExitCode::kBadData, {.what = "line",
+                            .value = std::to_string(line),
+                            .why = fmt::format("{}.md has {} there", sheet.name, what),
+                            .remedy = std::move(remedy)});
+}
 
 std::vector<std::string> sheet_names() {
   std::vector<std::string> names = installed_names(sheets_folder(), ".md");
@@ -258,11 +343,13 @@ Sheet load_sheet(const std::string& name_or_file) {
   const std::filesystem::path path =
       given_or_installed("sheet", name_or_file, sheets_folder(), sheet_names(), ".md");
   Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMaxSheetBytes)};
+  take_header(sheet);
   require_form(sheet);
   filled_template(sheet.text, [&](std::string_view name) {
     name_in(sheet, name);
     return "";
   });
+  header_of(sheet);
   return sheet;
 }
 
@@ -285,10 +372,18 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
     const std::string trouble = is_figure ? "" : found.trouble(runs);
     return trouble.empty() ? found.text(runs) : trouble;
   };
+  const std::vector<SheetBlock> blocks = asked_blocks(sheet);
+  const auto filled = [&](const SheetBlock& block) {
+    return is_table(block) ? table_text(block, cell, false) : paragraph_text(sheet, runs, block);
+  };
   std::string text;
-  for (const std::vector<std::string>& block : blocks_of(sheet.text)) {
-    if (block.front().starts_with('>') && copy != SheetCopy::kKey) continue;
-    text += is_table(block) ? table_text(block, cell, false) : paragraph_text(sheet, runs, block);
+  if (copy == SheetCopy::kFigures) {
+    text =
+        with_room(blocks, [&](std::size_t i) { return filled(blocks[i]) + name_line(blocks, i); });
+  } else {
+    for (const SheetBlock& block : blocks) {
+      if (!block.front().starts_with('>') || copy == SheetCopy::kKey) text += filled(block);
+    }
   }
   const std::string foot = fmt::format("{}{}{}", kNameOpen, kChecklistName, kNameClose);
   if (sheet.text.find(foot) != std::string::npos) return text;
@@ -296,25 +391,53 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
 }
 
 std::string blank_copy_of(const Sheet& sheet) {
-  const std::vector<std::vector<std::string>> blocks = blocks_of(sheet.text);
-  std::string text;
-  bool is_answer = false, is_answered = false;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const std::vector<std::string>& block = blocks[i];
-    const bool ends_answer = is_table(block) || block.front().find_first_of("#>") == 0;
-    is_answer = is_answer && !ends_answer && !is_question(block);
-    if (is_table(block)) {
-      text += table_text(
-          block, [](std::string_view) { return ""; }, true);
-    } else if (!block.front().starts_with('>') && !(is_answer && is_answered)) {
-      text += blank_text(sheet, block, is_answer);
-    }
-    if (i == 0) text += fmt::format("Name: {} Date: {}\n\n", blank_line(16), blank_line(8));
+  const std::vector<SheetBlock> blocks = asked_blocks(sheet);
+  const FillIn nothing = [](std::string_view) { return ""; };
+  return with_room(blocks, [&](std::size_t i) {
+    const SheetBlock& block = blocks[i];
+    std::string text =
+        is_table(block) ? table_text(block, nothing, true) : blank_text(sheet, block);
+    text += name_line(blocks, i);
     if (block.front().starts_with('#')) text += task_command(sheet, std::span(blocks).subspan(i));
-    is_answered = is_answer;
-    is_answer = is_answer || is_question(block);
+    return text;
+  });
+}
+
+std::string template_of(const Sheet& sheet, const std::string& student) {
+  const std::vector<SheetBlock> blocks = asked_blocks(sheet, false);
+  return with_room(blocks, [&](std::size_t i) {
+    return block_text(blocks[i]) + name_line(blocks, i, markdown_text(student));
+  });
+}
+
+std::vector<SheetQuestion> questions_of(const Sheet& sheet) {
+  const Sheet bare{.name = sheet.name, .text = sheet.text};
+  std::string text;
+  for (const SheetBlock& block : asked_blocks(bare)) text += block_text(block);
+  return questions_in(text);
+}
+
+std::vector<SheetQuestion> questions_in(std::string_view copy) {
+  std::vector<SheetQuestion> questions;
+  bool is_answer = false;
+  for (const SheetBlock& block : blocks_of(copy)) {
+    const std::string text = fmt::format("{}", fmt::join(block, " "));
+    const std::size_t blank = text.find(' ');
+    const bool has_number = text.find_first_of("0123456789") == 2 && blank != std::string::npos;
+    if (is_question(block) && has_number) {
+      questions.push_back(
+          {text.substr(2, blank - 2), text.substr(blank + 1, text.size() - blank - 3)});
+      is_answer = true;
+    } else if (text.starts_with('>') && !questions.empty()) {
+      questions.back().key = text.substr(std::min<std::size_t>(2, text.size()));
+    } else if (is_table(block) || text.starts_with('#') || text.starts_with("Checklist: ")) {
+      is_answer = false;
+    } else if (is_answer && text.find_first_not_of("\\_ ") != std::string::npos) {
+      std::string& answer = questions.back().answer;
+      answer += (answer.empty() ? "" : " ") + text;
+    }
   }
-  return text;
+  return questions;
 }
 
 std::string sheet_page(const Sheet& sheet, std::string_view markdown) {

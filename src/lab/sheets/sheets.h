@@ -9,7 +9,8 @@
 // the command that measures what its text asks for. A paragraph that begins with > is only in the
 // teacher's key. A sentence with a figure of an INVALID experiment gives way to the reason, at the
 // end of its paragraph. A filled-in sheet ends with the checklist for benchmarks, unless it has
-// that elsewhere.
+// that elsewhere. Questions are numbered by the heading of ## above them: 2.1. A sheet may begin
+// with a header (sheet_header.h).
 #pragma once
 
 #include <string>
@@ -21,14 +22,21 @@
 namespace barestep {
 
 enum class SheetCopy {
-  kFilled,  // for the person who measured
-  kKey,     // the teacher's: filled, with the contents of a good answer
+  kFilled,   // for the person who measured
+  kKey,      // the teacher's: filled, with the contents of a good answer
+  kFigures,  // for students: tables are filled in, and answers left to them
 };
 
 struct Sheet {
   std::string name;  // without .md
-  std::string text;
+  std::string text;  // below the header
+  std::string header{};
+  std::size_t text_line = 1;  // in its file
 };
+
+/// Throws Error(kBadData): "line 'N': NAME.md has WHAT there".
+[[noreturn]] void refuse_line(const Sheet& sheet, std::size_t line, const std::string& what,
+                              std::string remedy);
 
 /// The names of the course's sheets.
 std::vector<std::string> sheet_names();
@@ -45,6 +53,20 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
 
 /// The students' copy, which needs no measurement.
 std::string blank_copy_of(const Sheet& sheet);
+
+/// A sheet to give to a student: without header, answers and key, but with the names, so that it
+/// can be filled in.
+std::string template_of(const Sheet& sheet, const std::string& student);
+
+/// A numbered question of a sheet or of a copy, what is written below it, up to the next one, and
+/// what the key has there.
+struct SheetQuestion {
+  std::string number{}, text{}, answer{}, key{};
+};
+
+/// Of the sheet itself, and of a copy that someone may have filled in; a line to write on is empty.
+std::vector<SheetQuestion> questions_of(const Sheet& sheet);
+std::vector<SheetQuestion> questions_in(std::string_view copy);
 
 /// The same as a page.
 std::string sheet_page(const Sheet& sheet, std::string_view markdown);

@@ -111,6 +111,10 @@ Setting new_setting(bool quick, bool on_gpu, int units, const GivenOptions& opti
     setting.ranks = rank_counts_of({.where = "--ranks", .text = ranks.mapped()});
     if (setting.ranks.front() != 1) setting.ranks.insert(setting.ranks.begin(), 1);
   }
+  if (const auto pause = of_runs.extract("pause-ms")) {
+    setting.pause_ms = real_number({.where = "--pause-ms", .text = pause.mapped()},
+                                   {.low = 0, .with_low = false, .end = 1e4});
+  }
   setting.base = asked_run(of_runs).config;
   setting.dim = setting.base.model.dim.value_or(setting.dim);
   setting.depth = setting.base.model.depth.value_or(setting.depth);
@@ -204,7 +208,14 @@ std::vector<Comparison> Results::compare(std::string_view reference,
   return barestep::compare(steps_of(reference), steps_of(keys), setting.margin);
 }
 
+bool is_logged(const Results& results) {
+  return !results.cases.empty() && results.cases.front().starts().front().library == kLogged;
+}
+
 std::string trouble_of(const Results& results) {
+  if (is_logged(results)) {
+    return "INVALID: log lines tell neither the parts of a step nor what other programs took";
+  }
   std::vector<std::string> reasons;
   for (const Measurement& measured : results.cases) {
     if (const std::string why = measured.trouble(); !why.empty()) reasons.push_back(why);

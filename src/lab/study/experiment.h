@@ -46,14 +46,15 @@ struct Setting {
   /// Where the question is what limits ranks: at the course's 64 they gain nothing to lose.
   std::int64_t scaling_batch_size = 512;
   std::int64_t steps = 30;
+  double pause_ms = 10;      // of the slow disk, for each batch
   TrainConfig base{};        // of every run, but for what an experiment varies and the above
   std::vector<int> ranks{};  // for scaling; empty: 1, 2, 4, ... as in rank_counts()
   int starts = 9;            // per case, at least; fewer than 6 give no interval
   double margin = kDefaultMargin;
 };
 
-/// `options` are those of the trainers, and "ranks". Each applies unless an experiment varies it
-/// itself. Throws Error(kUsage) for a value that an option does not allow.
+/// `options` are those of the trainers, "ranks" and "pause-ms". Each applies unless an experiment
+/// varies it itself. Throws Error(kUsage) for a value that an option does not allow.
 Setting new_setting(bool quick, bool on_gpu, int units, const GivenOptions& options = {});
 
 /// "1,2,4": ascending, each once.
@@ -101,6 +102,9 @@ struct Results {
 /// or a case with trouble (measurement.h). A case whose own time is uncertain is no reason: answers
 /// about ratios and shares are certain where their intervals are.
 std::string trouble_of(const Results& results);
+
+/// Whether its starts were read from log lines (start.h).
+bool is_logged(const Results& results);
 
 /// A ratio of two times that no disturbance makes: it is stated though the starts are INVALID.
 constexpr double kLargeEffect = 4;

@@ -26,7 +26,6 @@ const RankSteps& rank_of(const Start& start, int rank) {
 
 std::string command_line_of(const Case& what) {
   std::string line = command_line_of(what.workload);
-  if (what.hash_weights) line += " --save FILE";
   if (what.record_ops) line += " --trace FILE";
   return line;
 }

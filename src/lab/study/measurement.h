@@ -19,7 +19,6 @@ struct Case {
   std::string key;  // names the case within its experiment, and its files
   Workload workload{};
   bool beyond_cores = false;  // more threads than cores: no evidence about scaling
-  bool hash_weights = false;  // record the weights at the end
   bool record_ops = false;    // record the time of each op
   Start (*made)(const Case& what, int start) = nullptr;  // makes one in this process, if not null
 };

@@ -84,6 +84,14 @@ void train_for_evaluation(const Case& what, const Programs& programs) {
   if (child.exit_code != 0) refuse_run(training, child);
 }
 
+/// The hash of the weights at the end, which trainers print; empty for what trains nothing.
+std::string printed_hash(std::string_view out) {
+  const std::size_t at = out.rfind(kWeightsLine);
+  if (at == std::string_view::npos) return "";
+  const std::string_view hash = out.substr(at + kWeightsLine.size());
+  return std::string(hash.substr(0, hash.find('\n')));
+}
+
 /// The ops of the first rank, or of every device of mlp_dp.
 std::vector<OpTime> recorded_ops(const Workload& workload, const std::filesystem::path& trace) {
   const bool is_dp = workload.scheme() == SchemeKind::kDataParallel;
@@ -148,12 +156,10 @@ std::string pytorch_version(const std::string& python) {
 Start run_workload(const Case& what, const Programs& programs,
                    const std::filesystem::path& scratch) {
   const std::filesystem::path metrics = scratch / "metrics.jsonl";
-  const std::filesystem::path weights = scratch / "weights.safetensors";
   const std::filesystem::path trace = scratch / "trace.json";
   train_for_evaluation(what, programs);
   std::vector<std::string> command = command_of(what, programs);
   command.insert(command.end(), {"--metrics", metrics.string()});
-  if (what.hash_weights) command.insert(command.end(), {"--save", weights.string()});
   if (what.record_ops) command.insert(command.end(), {"--trace", trace.string()});
 
   const ChildResult child = run_child(command, mpi_environment());
@@ -165,7 +171,7 @@ Start run_workload(const Case& what, const Programs& programs,
   start.wall_s = child.wall_s;
   start.lost_share = lost_share(records.lost, usable_cpus(), what.beyond_cores);
   start.governor = frequency_governor().value_or("");
-  if (what.hash_weights) start.weights_hash = hash_of_bytes(whole_file(weights));
+  start.weights_hash = printed_hash(child.out);
   if (what.record_ops) start.ops = recorded_ops(what.workload, trace);
   return std::move(records.start);
 }

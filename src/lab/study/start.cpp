@@ -5,17 +5,22 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/json_document.h"
+#include "core/units.h"
+#include "options/option_values.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
 
+constexpr const char* kHash = "hash";
 constexpr const char* kRunRecords = "records of a run";
 constexpr const char* kRecordsRemedy = "remove the file and run the study again";
 
@@ -218,6 +223,7 @@ std::string json_of(const Start& start) {
   if (!start.governor.empty()) all["governor"] = start.governor;
   if (!start.evaluated.empty()) all["evaluated"] = std::move(evaluated);
   if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
+  all[kHash] = hash_of_bytes(all.dump());
   return all.dump();
 }
 
@@ -252,8 +258,63 @@ Start parse_start(std::string_view text, const std::string& name) {
   }
   if (start.ranks.empty()) from.at("ranks").refuse("is empty");
   if (from.has("configuration")) start.configuration = configuration_of(from);
+  if (from.has(kHash)) {
+    start.hash = from.at(kHash).text();
+    json all = json::parse(text);
+    all.erase(kHash);
+    start.is_altered = start.hash != hash_of_bytes(all.dump());
+  }
   document.require_known();
   return start;
+}
+
+namespace {
+
+/// The number behind a label in a line, in seconds if it is followed by ms; nothing without one.
+std::optional<double> labeled_number(std::string_view line, std::string_view label) {
+  const std::size_t at = line.find(label);
+  const std::size_t digit =
+      at == std::string_view::npos ? at : line.find_first_not_of(" :=", at + label.size());
+  double number = 0;
+  if (digit == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = line.substr(digit);
+  const auto [end, error] = read_real(rest, number);
+  if (error != std::errc{}) return std::nullopt;
+  const std::string_view unit = rest.substr(static_cast<std::size_t>(end - rest.data()));
+  return unit.starts_with("ms") || unit.starts_with(" ms") ? 1e-3 * number : number;
+}
+
+}  // namespace
+
+std::vector<Start> starts_of_log(std::string_view log, const std::string& name) {
+  std::vector<Start> starts;
+  double last = 0;
+  std::size_t line_number = 0;
+  for (const std::string_view line : split(log, "\n")) {
+    ++line_number;
+    if (!line.starts_with("Step ")) continue;
+    const auto number = labeled_number(line, "Step "), seconds = labeled_number(line, "Step time");
+    if (!number || !seconds || !(*seconds > 0 && *seconds < kMaxRunSeconds)) {
+      fail(ExitCode::kBadData, {.what = "log",
+                                .value = fmt::format("{}:{}", name, line_number),
+                                .why = "has no time of a step",
+                                .remedy = "print 'Step 00 | Step time: 0.1234s | Loss: 1.0369'"});
+    }
+    if (starts.empty() || *number <= last) {
+      starts.push_back({.command = name, .library = kLogged, .ranks = {RankSteps{}}});
+    }
+    last = *number;
+    RankSteps& steps = starts.back().ranks.front();
+    steps.step_s.push_back(*seconds);
+    steps.loss.push_back(labeled_number(line, "Loss").value_or(0));
+    steps.queued_s.push_back(0);
+    starts.back().wall_s += *seconds;
+  }
+  if (!starts.empty()) return starts;
+  fail(ExitCode::kBadData, {.what = "log",
+                            .value = name,
+                            .why = "has no line of a step",
+                            .remedy = "print 'Step 00 | Step time: 0.1234s | Loss: 1.0369'"});
 }
 
 std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name) {

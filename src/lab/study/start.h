@@ -61,13 +61,15 @@ struct Start {
   double lost_share = 0;        // of its wall time, taken by others; see lost_share()
   int attempts = 1;             // more than 1 if it was repeated because the machine was disturbed
   std::string governor{};       // frequency_governor(); empty if unknown
-  std::string weights_hash{};   // of the weights at the end, if the case asks for it
+  std::string weights_hash{};   // of the weights at the end; empty if nothing was trained
   std::string configuration{};  // JSON, as the trainer resolved it; empty for PyTorch's scripts
   std::string library{};        // "PyTorch 1.13.1", for its scripts
   std::vector<RankSteps> ranks{};
   std::vector<OpTime> ops{};       // if the case asks for them
   std::vector<Watched> watched{};  // by source, if the case asks for it
   std::vector<Evaluated> evaluated{};
+  std::string hash{};       // of all of the above, from its file; empty in older ones
+  bool is_altered = false;  // the file has another content than that of this hash
 };
 
 /// What a `--metrics` file has of a start: ranks, configuration, library, what was watched and
@@ -82,10 +84,20 @@ struct RunRecords {
 /// profiler/report.h or profiler/monitor.h.
 RunRecords parse_metrics(std::string_view lines, const std::string& name);
 
+/// With the hash of what it holds.
 std::string json_of(const Start& start);
 
 /// Throws Error(kBadData) naming `name`.
 Start parse_start(std::string_view text, const std::string& name);
+
+/// The library of a start that was read from log lines.
+constexpr const char* kLogged = "log lines";
+
+/// The starts in a log of another program with a line for each step, "Step 00 | Step time: 0.1234s
+/// | Throughput: 518.63 samples/sec | Loss: 1.036895", of which only the time is needed. A number
+/// that is not above the one before begins another start. Throws Error(kBadData) naming `name` and
+/// the line; also if there is no such line.
+std::vector<Start> starts_of_log(std::string_view log, const std::string& name);
 
 /// Device time by op, phase and block, per profiled step, the longest first. `trace` is a `--trace`
 /// file of one rank. Throws Error(kBadData) naming `name` if it is not a trace.

@@ -288,12 +288,31 @@ void Study::require_memory(const std::vector<const Experiment*>& requested,
   }
 }
 
+void Study::keep_logs(const Experiment& experiment, const std::filesystem::path& logs) const {
+  const auto log_of = [&](const Case& what) {
+    return logs / fmt::format("{}.{}.log", experiment.name, what.key);
+  };
+  const std::vector<Case> cases = experiment.cases(setting());
+  const auto has_log = [&](const Case& what) { return std::filesystem::exists(log_of(what)); };
+  if (std::ranges::none_of(cases, has_log)) return;
+  std::filesystem::create_directories(folder_ / "runs" / experiment.name);
+  for (const Case& what : cases) {
+    const std::filesystem::path log = log_of(what);
+    const std::vector<Start> starts =
+        starts_of_log(InputFile(log, "log").text(kMaxStudyBytes), log.string());
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      replace_file(file_of({&experiment, what, static_cast<int>(i)}), json_of(starts[i]));
+    }
+  }
+}
+
 std::vector<Study::Job> Study::missing_jobs(const std::vector<const Experiment*>& requested) const {
   std::vector<Job> missing;
   for (const Experiment* experiment : requested) {
     std::vector<Job> jobs = jobs_of(*experiment);
     const auto done = [this](const Job& job) { return is_done(job); };
     if (std::ranges::all_of(jobs, done)) continue;
+    if (done(jobs.front()) && start_in(file_of(jobs.front())).library == kLogged) continue;
     std::erase_if(jobs, [&](const Job& job) {
       return done(job) && start_in(file_of(job)).lost_share <= kDisturbingShare;
     });
@@ -302,8 +321,12 @@ std::vector<Study::Job> Study::missing_jobs(const std::vector<const Experiment*>
   return missing;
 }
 
+double seconds_of_start(const Workload& workload, double step_s) {
+  constexpr double kProgramS = 1;
+  return kProgramS + static_cast<double>(workload.steps()) * step_s;
+}
+
 StudyPlan Study::plan_of(const std::vector<const Experiment*>& requested) const {
-  constexpr double kStartS = 1;  // of a program: its own start, its data and its end
   StudyPlan plan;
   std::map<std::string, double> seconds;  // by command line
   const std::optional<MachineCard> rates = card();
@@ -313,8 +336,7 @@ StudyPlan Study::plan_of(const std::vector<const Experiment*>& requested) const 
     if (!rates || !why_no_prediction(workload, *rates).empty()) continue;
     const auto [found, is_new] = seconds.try_emplace(command_line_of(workload));
     if (is_new) {
-      found->second =
-          kStartS + static_cast<double>(workload.steps()) * predicted_run(workload, *rates).step_s;
+      found->second = seconds_of_start(workload, predicted_run(workload, *rates).step_s);
     }
     plan.seconds += found->second;
   }
@@ -411,7 +433,7 @@ Results Study::results_of(const Experiment& experiment) const {
     results.cases.emplace_back(what, std::move(starts));
   }
   results.card = card();
-  if (results.card && !experiment.needs_pytorch()) {
+  if (results.card && !experiment.needs_pytorch() && !is_logged(results)) {
     for (const Measurement& measured : results.cases) {
       const Workload& workload = measured.workload();
       results.predictions.push_back(why_no_prediction(workload, *results.card).empty()

@@ -50,6 +50,9 @@ struct StudyPlan {
   double seconds = 0;  // that they take, by the card's prediction; 0 without a card
 };
 
+/// How long a start of these steps takes, with the program's own start, its data and its end.
+double seconds_of_start(const Workload& workload, double step_s);
+
 class Study {
  public:
   /// Creates the folder, or continues the study in it; locks it against other programs for the
@@ -83,6 +86,11 @@ class Study {
   /// run's message and code if a run fails; kTryAgain if stopped.
   void run(const std::vector<const Experiment*>& requested, const Programs& programs,
            const std::function<void(const StudyProgress&)>& on_progress, bool waits = false);
+
+  /// Keeps the starts in EXPERIMENT.CASE.log of this folder in place of runs, if there are any of
+  /// this experiment, and makes none of its own. Throws Error: kNoInput if a case has no log; as
+  /// starts_of_log() does.
+  void keep_logs(const Experiment& experiment, const std::filesystem::path& logs) const;
 
   /// The experiments that were run and in which every case has a start.
   [[nodiscard]] std::vector<const Experiment*> measured() const;

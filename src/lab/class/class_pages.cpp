@@ -1,0 +1,311 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/error.h"
+#include "core/output_file.h"
+#include "core/text_table.h"
+#include "core/units.h"
+#include "lab/class/class.h"
+#include "lab/report/page.h"
+#include "options/option_values.h"
+
+namespace barestep {
+namespace {
+
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",;\"\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char letter : text)
+    quoted += letter == '"' ? std::string("\"\"") : std::string(1, letter);
+  return quoted + "\"";
+}
+
+std::string points_text(double points) {
+  return fmt::format("{:g}", std::round(100 * points) / 100);
+}
+
+/// What was found, each kind once, with how often.
+std::vector<std::string> kinds_of(const GradedStudent& student) {
+  std::map<MistakeKind, int> counts;
+  for (const Mistake& each : student.mistakes) ++counts[each.kind];
+  std::vector<std::string> kinds;
+  for (const auto& [kind, count] : counts) {
+    kinds.push_back(count == 1 ? std::string(name_of(kind))
+                               : fmt::format("{} ({})", name_of(kind), count));
+  }
+  return kinds;
+}
+
+struct Points {
+  double given = 0, all = 0, open = 0;
+};
+
+Points earned_points(const GradedStudent& student) {
+  Points points;
+  for (const Mark& mark : student.marks) {
+    points.all += mark.item->points;
+    points.given += mark.points.value_or(0);
+    points.open += mark.points ? 0 : mark.item->points;
+  }
+  return points;
+}
+
+std::string marks_csv(const ClassPlan& plan, const GradedClass& graded) {
+  std::string text = "folder,name";
+  for (const MarkedItem& item : plan.header.items) text += "," + csv_cell(item.name);
+  text += ",points,open,found\n";
+  for (const GradedStudent& each : graded.students) {
+    text += csv_cell(each.student->folder) + "," + csv_cell(each.student->name);
+    for (const Mark& mark : each.marks)
+      text += "," + (mark.points ? points_text(*mark.points) : "");
+    const Points points = earned_points(each);
+    text += fmt::format(",{},{},{}\n", points_text(points.given), points_text(points.open),
+                        csv_cell(fmt::format("{}", fmt::join(kinds_of(each), ", "))));
+  }
+  return text;
+}
+
+/// What each student gets: what was checked and found, without the key.
+Page student_page(const ClassPlan& plan, const GradedStudent& student) {
+  const Points points = earned_points(student);
+  Page page{.title = fmt::format("{}: {}", plan.sheet.name, student.student->name)};
+  page.markdown = fmt::format(
+      "{} of {} points{}.\n\n", points_text(points.given), points_text(points.all),
+      points.open > 0 ? fmt::format(", and {} that the teacher decides", points_text(points.open))
+                      : "");
+  FindingTable table{.title = "Checked", .columns = {"", "points", "what was found"}};
+  for (const Mark& mark : student.marks) {
+    table.rows.push_back({mark.item->name,
+                          fmt::format("{} of {}", mark.points ? points_text(*mark.points) : "open",
+                                      points_text(mark.item->points)),
+                          mark.text});
+  }
+  page.add({}, {.tables = {table}}, "");
+  std::vector<std::string> found;
+  for (const Mistake& each : student.mistakes) {
+    found.push_back(fmt::format("{}: {}.", name_of(each.kind), each.text));
+  }
+  if (!found.empty()) page.markdown += "**Found**\n\n";
+  page.add(found, {}, "");
+  return page;
+}
+
+/// All answers to a question below each other, each with the key of that student's figures.
+Page answers_page(const ClassPlan& plan, const GradedClass& graded) {
+  Page page{.title = fmt::format("{}: answers", plan.sheet.name)};
+  for (const SheetQuestion& question : questions_of(plan.sheet)) {
+    page.markdown += fmt::format("## {} {}\n\n", question.number, question.text);
+    for (const GradedStudent& each : graded.students) {
+      const auto mark = std::ranges::find_if(
+          each.marks, [&](const Mark& one) { return one.item->name == question.number; });
+      if (mark == each.marks.end() || mark->answer.empty()) continue;
+      page.markdown += fmt::format(
+          "**{}** ({} of {})\n\n{}\n\n> {}\n\n", markdown_text(each.student->name),
+          mark->points ? points_text(*mark->points) : "open", points_text(mark->item->points),
+          markdown_text(mark->answer), mark->key.empty() ? "There is no key." : mark->key);
+    }
+  }
+  return page;
+}
+
+/// The least, the middle and the greatest of each figure, as recorded.
+FindingTable spread_table(const GradedClass& graded) {
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<std::pair<double, std::string>>> all;
+  for (const GradedStudent& student : graded.students) {
+    for (const HandedFigure& figure : student.figures) {
+      if (!figure.number) continue;
+      if (!all.contains(figure.name)) names.push_back(figure.name);
+      all[figure.name].emplace_back(*figure.number,
+                                    figure.recorded.substr(0, figure.recorded.find(" (")));
+    }
+  }
+  FindingTable table{.title = "Figures as recorded",
+                     .columns = {"figure", "students", "least", "median", "greatest"}};
+  for (const std::string& name : names) {
+    auto& values = all[name];
+    std::ranges::sort(values);
+    table.rows.push_back({name, std::to_string(values.size()), values.front().second,
+                          values[values.size() / 2].second, values.back().second});
+  }
+  return table;
+}
+
+FindingTable mistakes_table(const GradedClass& graded) {
+  std::map<MistakeKind, int> students;
+  for (const GradedStudent& each : graded.students) {
+    for (int kind = 0; kind <= static_cast<int>(MistakeKind::kBusy); ++kind) {
+      students[MistakeKind(kind)] += each.has(MistakeKind(kind)) ? 1 : 0;
+    }
+  }
+  FindingTable table{.title = "What was found", .columns = {"", "students"}};
+  for (const auto& [kind, count] : students) {
+    if (count > 0) table.rows.push_back({std::string(name_of(kind)), std::to_string(count)});
+  }
+  std::ranges::stable_sort(table.rows, std::ranges::greater{},
+                           [](const auto& row) { return std::stoi(row[1]); });
+  return table;
+}
+
+/// Points of the class.
+Plot points_plot(const GradedClass& graded) {
+  Plot plot{.title = "Points, without those that the teacher decides", .y_label = "students"};
+  std::map<int, int> counts;
+  for (const GradedStudent& each : graded.students) {
+    ++counts[static_cast<int>(earned_points(each).given)];
+  }
+  PlotSeries series{.name = "students"};
+  for (const auto& [points, count] : counts) {
+    series.points.push_back(plot_point(static_cast<double>(plot.categories.size()), count));
+    plot.categories.push_back(std::to_string(points));
+  }
+  plot.series = {std::move(series)};
+  return plot;
+}
+
+Page class_page(const ClassPlan& plan, const GradedClass& graded) {
+  Page page{.title = fmt::format("{}: {}", plan.sheet.name,
+                                 counted(std::ssize(graded.students), "student"))};
+  page.markdown =
+      "Points for what a machine can decide; what was found is named, and what it means is the "
+      "teacher's decision. Answers to all questions are in answers.html.\n\n";
+  FindingTable table{.title = "Students",
+                     .columns = {"name", "points", "open", "found", "machine"}};
+  std::vector<std::string> busy;
+  for (const GradedStudent& each : graded.students) {
+    const Points points = earned_points(each);
+    table.rows.push_back({each.student->name, points_text(points.given), points_text(points.open),
+                          fmt::format("{}", fmt::join(kinds_of(each), ", ")), each.machine});
+    if (each.has(MistakeKind::kBusy)) busy.push_back(each.student->name);
+  }
+  std::vector<std::string> sentences;
+  if (!busy.empty()) {
+    sentences.push_back(
+        fmt::format("Measured on a busy machine, so times decide nothing: {}.", list_text(busy)));
+  }
+  if (!graded.unknown.empty()) {
+    sentences.push_back(
+        fmt::format("Folders of nobody in the class: {}.", list_text(graded.unknown)));
+  }
+  page.add(sentences,
+           {.tables = {table, mistakes_table(graded), spread_table(graded)},
+            .plots = {points_plot(graded)}},
+           "class");
+  return page;
+}
+
+void write_named(const std::filesystem::path& folder, const std::string& name, const Page& page) {
+  replace_file(folder / (name + ".html"), html_of(page));
+  replace_file(folder / (name + ".md"),
+               fmt::format("# {}\n\n{}", markdown_text(page.title), page.markdown));
+}
+
+/// The studies below a folder, by where they are.
+std::map<std::string, std::filesystem::path> studies_below(const std::filesystem::path& folder) {
+  std::map<std::string, std::filesystem::path> found;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator each(folder, error), end;
+       !error && each != end; each.increment(error)) {
+    if (each->path().filename() != "study.json") continue;
+    const std::filesystem::path study = each->path().parent_path();
+    const std::string name = std::filesystem::relative(study, folder).begin()->string();
+    found[found.contains(name) ? std::filesystem::relative(study, folder).string() : name] = study;
+  }
+  if (!found.empty()) return found;
+  fail(ExitCode::kNoInput, {.what = "studies",
+                            .value = folder.string(),
+                            .why = error ? error.message() : "there are none in this folder",
+                            .remedy = "name the folder that has the --output of each machine"});
+}
+
+/// The times of an experiment's cases on all machines.
+void add_machines(Page& page, const Experiment& experiment,
+                  const std::map<std::string, Report>& reports) {
+  FindingTable table{.title = experiment.title, .columns = {"where"}};
+  Plot plot{.title = experiment.title, .y_label = "ms a step"};
+  std::map<std::string, PlotSeries> series;
+  for (const auto& [name, report] : reports) {
+    for (const ReportSection& section : report.sections) {
+      if (section.experiment != &experiment) continue;
+      std::vector<std::string> row(std::max<std::size_t>(table.columns.size(), 1), "-");
+      row.front() = section.trouble.empty() ? name : name + " (INVALID)";
+      for (const Measurement& measured : section.results.cases) {
+        const std::string& key = measured.what().key;
+        const auto column = std::ranges::find(table.columns, key) - table.columns.begin();
+        if (column == std::ssize(table.columns)) {
+          table.columns.push_back(key);
+          row.emplace_back();
+        }
+        row[static_cast<std::size_t>(column)] = time_text(measured.mean_s());
+        series[key].points.push_back(
+            plot_point(static_cast<double>(plot.categories.size()), measured.mean_s(), 1e3));
+      }
+      plot.categories.push_back(name);
+      table.rows.push_back(std::move(row));
+    }
+  }
+  if (table.columns.size() == 1) return;
+  for (auto& row : table.rows) row.resize(table.columns.size(), "-");
+  for (auto& [key, points] : series) {
+    points.name = key;
+    points.style = SeriesStyle::kMarked;
+    plot.series.push_back(std::move(points));
+  }
+  plot.x_label = fmt::format("machine: {}", fmt::join(plot.categories, ", "));
+  plot.categories.clear();
+  page.markdown += fmt::format("## {}\n\n", markdown_text(experiment.title));
+  page.add({}, {.tables = {table}, .plots = {plot}}, experiment.name);
+}
+
+}  // namespace
+
+void write_grades(const std::filesystem::path& folder, const ClassPlan& plan,
+                  const GradedClass& graded) {
+  make_folder(folder / "students");
+  replace_file(folder / "marks.csv", marks_csv(plan, graded));
+  write_named(folder, "class", class_page(plan, graded));
+  write_named(folder, "answers", answers_page(plan, graded));
+  for (const GradedStudent& each : graded.students) {
+    write_named(folder / "students", each.student->folder, student_page(plan, each));
+  }
+}
+
+std::string summary_of_grades(const GradedClass& graded) {
+  const FindingTable found = mistakes_table(graded);
+  TextTable table({"found", ">students"});
+  for (const auto& row : found.rows) table.add_row(row);
+  return fmt::format("{}\n{}", counted(std::ssize(graded.students), "student"),
+                     found.rows.empty() ? "" : table.text());
+}
+
+void collect_studies(const std::filesystem::path& folder, const std::filesystem::path& output) {
+  std::map<std::string, Report> reports;
+  std::string csv;
+  Page page{.title = "Machines of a class"};
+  FindingTable machines{.title = "Machines", .columns = {"where", "what"}};
+  for (const auto& [name, study] : studies_below(folder)) {
+    Report report = report_of(Study::open(study));
+    std::vector<std::string> facts;
+    for (const auto& [fact, value] : report.environment)
+      facts.push_back(fmt::format("{} {}", fact, value));
+    machines.rows.push_back({name, fmt::format("{}", fmt::join(facts, ", "))});
+    const std::string results = csv_of(report);
+    for (const std::string_view line : split(results, "\n")) {
+      const bool is_title = line.data() == results.data();
+      if (line.empty() || (is_title && !csv.empty())) continue;
+      csv += fmt::format("{},{}\n", is_title ? "where" : csv_cell(name), line);
+    }
+    reports.emplace(name, std::move(report));
+  }
+  page.add({}, {.tables = {machines}}, "");
+  for (const Experiment& experiment : experiments()) add_machines(page, experiment, reports);
+  make_folder(output);
+  write_page(output, page);
+  replace_file(output / "results.csv", csv);
+}
+
+}  // namespace barestep

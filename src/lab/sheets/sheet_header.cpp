@@ -1,0 +1,184 @@
+#include "lab/sheets/sheet_header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "core/error.h"
+#include "core/lookup.h"
+#include "lab/predict/asked_run.h"
+#include "lab/report/page.h"
+#include "lab/sheets/sheets.h"
+#include "options/option_values.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::pair<std::string_view, Word> kHeaderWords[] = {{"faster", Word::kFaster},
+                                                              {"slower", Word::kSlower},
+                                                              {"same", Word::kNoDifference},
+                                                              {"above", Word::kAbove},
+                                                              {"below", Word::kBelow}};
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return "";
+  return text.substr(first, text.find_last_not_of(' ') + 1 - first);
+}
+
+/// What stands before and after the separator; nothing if it is not there.
+std::optional<std::pair<std::string_view, std::string_view>> parted(std::string_view text,
+                                                                    std::string_view separator) {
+  const std::size_t at = text.find(separator);
+  if (at == std::string_view::npos) return std::nullopt;
+  return std::pair(trimmed(text.substr(0, at)), trimmed(text.substr(at + separator.size())));
+}
+
+/// Reads a header line by line.
+class HeaderReader {
+ public:
+  explicit HeaderReader(const Sheet& sheet) : sheet_(sheet), questions_(questions_of(sheet)) {}
+
+  SheetHeader read() {
+    std::size_t number = 1;
+    bool is_table = false;
+    for (const std::string_view line : split(sheet_.header, "\n")) {
+      line_ = ++number;
+      if (trimmed(line).empty()) continue;
+      if (!line.starts_with('|')) {
+        read_setting(line);
+      } else if (!is_table) {
+        is_table = true;
+      } else if (line.find_first_not_of("|-: ") != std::string_view::npos) {
+        read_item(cells_of(line));
+      }
+    }
+    return std::move(header_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what, std::string remedy) const {
+    refuse_line(sheet_, line_, what, std::move(remedy));
+  }
+
+  [[nodiscard]] std::int64_t whole(std::string_view text) const {
+    return whole_number({.where = fmt::format("{}.md:{}", sheet_.name, line_),
+                         .text = std::string(text),
+                         .code = ExitCode::kBadData},
+                        {0, std::int64_t{1} << 40});
+  }
+
+  void read_setting(std::string_view line) {
+    const auto setting = parted(line, ":");
+    const std::string_view key = setting ? setting->first : "";
+    if (key == "vary") {
+      read_varied(setting->second);
+    } else if (key == "band" && setting->second.ends_with('%')) {
+      header_.band = 0.01 * static_cast<double>(whole(
+                                trimmed(setting->second.substr(0, setting->second.size() - 1))));
+    } else if (key == "intervals" && setting->second == "yes") {
+      header_.asks_intervals = true;
+    } else {
+      refuse("what is no setting of a header",
+             "write 'vary: OPTION LOW to HIGH by STEP', 'band: P %', 'intervals: yes' or a row of "
+             "the table");
+    }
+  }
+
+  void read_varied(std::string_view text) {
+    constexpr const char* kForm = "write 'vary: dim 896 to 1152 by 64'";
+    const auto named = parted(text, " ");
+    const auto range = named ? parted(named->second, " to ") : std::nullopt;
+    if (!range) refuse("a range that cannot be read", kForm);
+    const auto stepped = parted(range->second, " by ");
+    VariedOption option{.name = std::string(named->first),
+                        .low = whole(range->first),
+                        .high = whole(stepped ? stepped->first : range->second),
+                        .step = stepped ? whole(stepped->second) : 1};
+    if (option.low > option.high || option.step < 1) refuse("a range without a value", kForm);
+    for (const std::int64_t end : {option.low, option.high}) {
+      const auto why = refusal_of([&] {
+        new_setting(false, false, 1, {{option.name, text_of_number(end)}});
+      });
+      if (why) {
+        refuse(fmt::format("an option that no run takes ({})", why->what()), kForm);
+      }
+    }
+    header_.varied.push_back(std::move(option));
+  }
+
+  void read_item(const std::vector<std::string>& cells) {
+    constexpr const char* kForm = "write '| 2.1 | 1 | text |'";
+    if (cells.size() < 2) refuse("a row without points", kForm);
+    MarkedItem item{.name = cells[0],
+                    .points = real_number({.where = fmt::format("{}.md:{}", sheet_.name, line_),
+                                           .text = cells[1],
+                                           .code = ExitCode::kBadData},
+                                          {.low = 0, .with_low = true, .end = 1000})};
+    const bool is_check =
+        item.name == kIdentityCheck || item.name == kArithmeticCheck || item.name == kPhysicsCheck;
+    if (is_check) {
+      item.by = MarkedBy::kCheck;
+    } else if (std::ranges::find(questions_, item.name, &SheetQuestion::number) ==
+               questions_.end()) {
+      refuse(fmt::format("points for '{}', which is no question of the sheet", item.name),
+             fmt::format("the first one is '{}'", questions_.empty() ? "" : questions_[0].number));
+    } else if (cells.size() > 2) {
+      read_marking(cells[2], item);
+    }
+    header_.items.push_back(std::move(item));
+  }
+
+  void read_marking(std::string_view text, MarkedItem& item) {
+    if (text == "prediction") item.by = MarkedBy::kPrediction;
+    if (text.empty() || text == "text" || text == "prediction") return;
+    constexpr const char* kForm = "write 'text', 'prediction' or 'FINDING: yes=above, no=below'";
+    const auto by = parted(text, ":");
+    if (!by) refuse("a way of marking that does not exist", kForm);
+    item.by = MarkedBy::kWord;
+    item.finding = by->first;
+    const std::optional<SheetName> name = sheet_name(item.finding);
+    if (!name || name->finding.empty()) {
+      const std::string near = nearest_sheet_name(item.finding);
+      refuse(fmt::format("'{}', which no experiment finds", item.finding),
+             near.empty() ? "mlp_lab sheet --names lists all" : "did you mean '" + near + "'?");
+    }
+    for (const std::string_view each : split(by->second, ",")) {
+      const auto choice = parted(each, "=");
+      const Word* const word = choice ? found_in(kHeaderWords, choice->second) : nullptr;
+      if (word == nullptr) {
+        refuse(fmt::format("'{}', which is no answer with its word", trimmed(each)),
+               "the words are faster, slower, same, above and below, as in 'yes=above'");
+      }
+      item.choices.emplace(choice->first, *word);
+    }
+  }
+
+  const Sheet& sheet_;
+  std::vector<SheetQuestion> questions_;
+  SheetHeader header_;
+  std::size_t line_ = 0;
+};
+
+}  // namespace
+
+const MarkedItem* SheetHeader::item(std::string_view name) const {
+  const auto found = std::ranges::find(items, name, &MarkedItem::name);
+  return found == items.end() ? nullptr : &*found;
+}
+
+SheetHeader header_of(const Sheet& sheet) {
+  SheetHeader header = HeaderReader(sheet).read();
+  if (header.varied.empty()) header.varied.push_back({"seed", 1, 1'000'000, 1});
+  if (!header.items.empty()) return header;
+  for (const std::string_view check : {kIdentityCheck, kArithmeticCheck, kPhysicsCheck}) {
+    header.items.push_back({.name = std::string(check), .by = MarkedBy::kCheck});
+  }
+  for (const SheetQuestion& each : questions_of(sheet)) {
+    header.items.push_back({.name = each.number});
+  }
+  return header;
+}
+
+}  // namespace barestep

@@ -1,0 +1,480 @@
+#include "lab/class/class.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "lab/made_up.h"
+#include "lab/report/page.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// Students who are made up, with the files of studies that nobody ran.
+
+constexpr const char* kSheetName = "practical3";
+
+/// What the loss of a variant is, in every start of every machine.
+double loss_of(const GivenOptions& options) {
+  double loss = 1;
+  for (const auto& [name, value] : options) loss += 1e-4 * std::stod(value.substr(0, 4)) + 1e-3;
+  return loss;
+}
+
+MadeUpStep step_of(const Case& what, const Student& student) {
+  const double work_s = 0.004 + 1e-4 * static_cast<double>(what.workload.batch_size());
+  const double pause_s = 1e-3 * std::stod(student.options.at("pause-ms"));
+  const double waits_s = what.key == "workers-0" ? pause_s : 0;
+  MadeUpStep step{.step_s = work_s + waits_s,
+                  .phase_s = {{"forward", 0.3 * work_s},
+                              {"loss", 0.02 * work_s},
+                              {"backward", 0.5 * work_s},
+                              {"optimizer", 0.18 * work_s},
+                              {"injected", waits_s}},
+                  .weights_hash = "ab12",
+                  .loss = loss_of(student.options)};
+  if (what.record_ops) {
+    step.ops = {{"gemm", "forward", "net.0", 0.003},
+                {"mse_loss", "loss", "", 0.0001},
+                {"gemm", "backward", "net.0", 0.006}};
+  }
+  if (what.workload.config.output.monitor) {
+    step.watched = {{.source = "host",
+                     .gauges = {{"own_percent", {91, 90, 92}}, {"resident_mib", {100, 90, 110}}}}};
+  }
+  return step;
+}
+
+using ChangeOfStart = std::function<void(const Case& what, Start& start)>;
+
+/// Writes a study of the variant, as its run would have done.
+void write_study(const std::filesystem::path& folder, const ClassPlan& plan, const Student& student,
+                 const ChangeOfStart& change = nullptr) {
+  const Study study(folder,
+                    {.quick = plan.quick,
+                     .options = student.options,
+                     .machine = {.processor = "made up", .cores = 2, .memory_bytes = 1 << 30},
+                     .version = "0.1.0 abc"});
+  Setting setting = study.setting();
+  setting.starts = 9;
+  for (const Experiment* const experiment : experiments_of(plan.sheet)) {
+    const std::filesystem::path runs = folder / "runs" / experiment->name;
+    std::filesystem::create_directories(runs);
+    const Results results =
+        made_up(*experiment, setting, [&](const Case& what) { return step_of(what, student); });
+    for (const Measurement& measured : results.cases) {
+      for (std::size_t i = 0; i < measured.starts().size(); ++i) {
+        Start start = measured.starts()[i];
+        if (change) change(measured.what(), start);
+        write_file(runs / fmt::format("{}.{}.json", measured.what().key, i), json_of(start));
+      }
+    }
+  }
+}
+
+/// The sheet with the student's figures and answers: the right choice, and a sentence elsewhere.
+std::string answered_sheet(const ClassPlan& plan, const std::filesystem::path& study,
+                           const MachineCard& gpus) {
+  const Report report = report_of(Study::open(study));
+  std::string text;
+  std::string number;
+  for (const std::vector<std::string>& block :
+       blocks_of(markdown_of(plan.sheet, SheetRuns(report, gpus), SheetCopy::kFigures))) {
+    const bool is_room = block.front().starts_with("\\_");
+    if (block.front().starts_with("**")) {
+      number = block.front().substr(2, block.front().find(' ') - 2);
+    }
+    if (!is_room) {
+      for (const std::string& line : block) text += line + "\n";
+      text += "\n";
+    } else if (!number.empty()) {
+      const MarkedItem& item = *plan.header.item(number);
+      std::string answer = "It is so because of the update, which costs the same for any batch.";
+      if (item.by == MarkedBy::kWord) {
+        answer = kCannotBeSaid;
+        const std::string experiment = item.finding.substr(0, item.finding.find('.'));
+        for (const ReportSection& section : report.sections) {
+          if (section.experiment->name != experiment || !section.trouble.empty()) continue;
+          const Finding* const finding = finding_named(section.findings, item.finding);
+          for (const auto& [choice, word] : item.choices) {
+            if (finding->word == word) answer = choice;
+          }
+        }
+        answer = fmt::format("My answer is {}, by the figures above.", answer);
+      }
+      text += answer + "\n\n";
+      number.clear();
+    }
+  }
+  return text;
+}
+
+/// Exchanges the cell of a row that begins with `row`, counted from 1, of the first table that has
+/// one, with `other`.
+void cell(std::string& text, const std::string& row, int column, std::string* other) {
+  std::size_t at = text.find("\n| " + row) + 1;
+  for (int i = 0; i < column; ++i) at = text.find('|', at) + 1;
+  const std::size_t begin = at + 1, end = text.find(" |", begin);
+  const std::string old = text.substr(begin, end - begin);
+  text.replace(begin, end - begin, *other);
+  *other = old;
+}
+
+class AClass : public TempDirTest {
+ protected:
+  ClassPlan new_one(const std::string& names, const std::string& sheet = kSheetName) {
+    return new_class({.sheet = sheet,
+                      .students = file("names.csv", names),
+                      .output = folder() / "class",
+                      .machine = "t4",
+                      .secret = "secret",
+                      .quick = true});
+  }
+
+  [[nodiscard]] std::filesystem::path handed(const Student& student) const {
+    return folder() / "handed-in" / student.folder;
+  }
+
+  void hand_in(const ClassPlan& plan, const Student& student,
+               const ChangeOfStart& change = nullptr) {
+    write_study(handed(student) / "results", plan, student, change);
+    write_file(sheet_of(student), answered_sheet(plan, handed(student) / "results", gpus_));
+  }
+
+  [[nodiscard]] std::filesystem::path sheet_of(const Student& student) const {
+    return handed(student) / "results" / fmt::format("{}-figures.md", kSheetName);
+  }
+
+  /// Changes the sheet that a student handed in.
+  template <class Change>
+  void change_sheet(const Student& student, const Change& change) {
+    std::string text = read_file(sheet_of(student));
+    change(text);
+    write_file(sheet_of(student), text);
+  }
+
+  GradedClass grade(const ClassPlan& plan, const Rerun& rerun = nullptr) {
+    std::filesystem::create_directories(folder() / "handed-in");
+    return grade_class(plan, folder() / "handed-in", gpus_, rerun, [](int, const std::string&) {});
+  }
+
+  MachineCard gpus_ = load_card("t4");
+};
+
+std::string names_of(int count) {
+  std::string text = "name\n";
+  for (int i = 0; i < count; ++i) text += fmt::format("Õie Žukova {}\n", i);
+  return text;
+}
+
+TEST_F(AClass, GivesEachStudentAVariantOfTheSameDifficulty) {
+  const ClassPlan plan = new_one(names_of(60));
+  ASSERT_THAT(plan.students, SizeIs(60));
+  std::set<GivenOptions> variants;
+  std::vector<double> seconds;
+  for (const Student& each : plan.students) {
+    variants.insert(each.options);
+    seconds.push_back(each.step_s);
+    EXPECT_EQ(std::stoi(each.options.at("dim")) % 64, 0);
+  }
+  EXPECT_THAT(variants, SizeIs(60));
+  const auto [least, greatest] = std::ranges::minmax(seconds);
+  EXPECT_LE(greatest / least, 1.5 * 1.5);
+  const std::filesystem::path own = folder() / "class/students" / plan.students[7].folder;
+  const std::string script = read_file(own / "run.sh");
+  EXPECT_THAT(script, HasSubstr("#SBATCH --time="));
+  EXPECT_THAT(script, HasSubstr(" starts, about "));
+  EXPECT_THAT(script, HasSubstr("sheet practical3.md --figures --batch-size "));
+  const std::string given = read_file(own / "practical3.md");
+  EXPECT_THAT(given, AllOf(HasSubstr("Name: Õie Žukova 7 "), HasSubstr("{{batch-sweep.batch-32."),
+                           Not(HasSubstr("Look for")), Not(HasSubstr("vary:"))));
+  EXPECT_THAT(load_sheet((own / "practical3.md").string()).text, HasSubstr("Choose no, yes or"));
+  EXPECT_THAT(load_class(folder() / "class").students[7].options, plan.students[7].options);
+}
+
+TEST_F(AClass, KeepsVariantsWhereAStudentComesLater) {
+  const ClassPlan plan = new_one("Anna\nBo\n");
+  const ClassPlan later = new_one("Zoe\nAnna\n\"Lee, Bo\",Bo\n");
+  EXPECT_EQ(later.students[1].options, plan.students[0].options);
+  EXPECT_EQ(later.students[2].options, plan.students[1].options) << "drawn by the folder";
+  EXPECT_EQ(later.students[2].name, "Lee, Bo");
+  expect_error(ExitCode::kConfiguration, "it holds a class of practical3 with --quick",
+               [&] { new_one("Anna\n", "homework1"); });
+}
+
+TEST_F(AClass, RefusesNamesThatAreNone) {
+  expect_error(ExitCode::kBadData, "there is no name in line 1", [&] { new_one("name\n\n"); });
+  expect_error(ExitCode::kBadData, "'Anna' stands twice, the second time in line 3",
+               [&] { new_one("Anna\nBo\nAnna\n"); });
+  expect_error(ExitCode::kBadData, "a quote is not closed in line 1", [&] { new_one("\"A\nB\n"); });
+}
+
+/// The kinds of what students did, and how many.
+const std::vector<std::pair<std::string, int>> kRoles = {
+    {"honest", 27}, {"mistyped", 5}, {"swapped", 5}, {"edited", 5},
+    {"copied", 5},  {"busy", 5},     {"chose", 3},   {"nothing", 5}};
+
+TEST_F(AClass, OfSixtyIsCaughtAsWhatItIs) {
+  const ClassPlan plan = new_one(names_of(60));
+  std::vector<std::string> roles;
+  for (const auto& [role, count] : kRoles) {
+    for (int i = 0; i < count; ++i) roles.push_back(role);
+  }
+  ASSERT_EQ(roles.size(), 60U);
+  const std::filesystem::path neighbor = handed(plan.students.front());
+  for (std::size_t i = 0; i < roles.size(); ++i) {
+    const Student& student = plan.students[i];
+    const std::string& role = roles[i];
+    if (role == "nothing") continue;
+    if (role == "copied") {
+      std::filesystem::copy(neighbor, handed(student), std::filesystem::copy_options::recursive);
+      continue;
+    }
+    hand_in(plan, student, [&](const Case&, Start& start) {
+      if (role == "busy") start.lost_share = 0.6;
+    });
+    change_sheet(student, [&](std::string& text) {
+      std::string first, second;
+      if (role == "mistyped") {
+        cell(text, "32 ", 2, &first);
+        std::string wrong = "0" + first.substr(2, 1) + "." + first.substr(3);  // the point moved
+        cell(text, "32 ", 2, &wrong);
+      }
+      if (role == "swapped") {
+        cell(text, "32 ", 2, &first);
+        second = first;
+        cell(text, "128 ", 2, &second);
+        cell(text, "32 ", 2, &second);
+      }
+      if (role == "chose") {
+        const std::size_t at = text.find("My answer is ");
+        text.replace(
+            at, text.find(',', at) - at,
+            "My answer is " +
+                std::string(text.substr(at).starts_with("My answer is no") ? "yes" : "no"));
+      }
+    });
+    if (role != "edited") continue;
+    const std::filesystem::path record =
+        handed(student) / "results/runs/batch-sweep/batch-64.3.json";
+    nlohmann::json start = nlohmann::json::parse(read_file(record));
+    for (auto& each : start["ranks"][0]["step_s"]) each = each.get<double>() / 2;
+    write_file(record, start.dump(1));
+  }
+  const GradedClass grades = grade(plan);
+  const std::map<std::string, std::set<MistakeKind>> expected = {
+      {"honest", {}},
+      {"mistyped", {MistakeKind::kMistyped}},
+      {"swapped", {MistakeKind::kSwapped}},
+      {"edited", {MistakeKind::kAltered, MistakeKind::kPhysics}},
+      {"copied", {MistakeKind::kVariant, MistakeKind::kCopied}},
+      {"busy", {MistakeKind::kBusy}},
+      {"chose", {MistakeKind::kAnswer}},
+      {"nothing", {MistakeKind::kNothing}}};
+  for (std::size_t i = 0; i < roles.size(); ++i) {
+    const GradedStudent& student = grades.students[i];
+    SCOPED_TRACE(fmt::format("{} ({})", student.student->name, roles[i]));
+    std::set<MistakeKind> kinds;
+    std::string texts;
+    for (const Mistake& each : student.mistakes) {
+      kinds.insert(each.kind);
+      texts += each.text + "\n";
+    }
+    std::set<MistakeKind> wanted = expected.at(roles[i]);
+    if (i == 0) wanted = {MistakeKind::kCopied};  // whose records others handed in
+    EXPECT_EQ(kinds, wanted) << texts;
+    double points = 0;
+    for (const Mark& mark : student.marks) points += mark.points.value_or(0);
+    if (roles[i] == "honest" && i > 0) EXPECT_EQ(points, 12) << "all that a machine can decide";
+    if (roles[i] == "edited") {
+      EXPECT_THAT(texts, HasSubstr("this figure is not the one that the run recorded: "
+                                   "batch-sweep.batch-64"));
+    }
+    if (roles[i] == "mistyped") EXPECT_THAT(texts, HasSubstr("is written '"));
+  }
+  write_grades(folder() / "grades", plan, grades);
+  const std::string marks = read_file(folder() / "grades/marks.csv");
+  EXPECT_EQ(std::ranges::count(marks, '\n'), 61);
+  EXPECT_THAT(marks, HasSubstr("\nÕie Žukova 1,Õie Žukova 1,2,2,2,,2,"));
+  EXPECT_THAT(marks, HasSubstr(",nothing handed in\n"));
+  const std::string page = read_file(folder() / "grades/class.md");
+  EXPECT_THAT(page, HasSubstr("| batch-sweep.batch-32.seconds | 55 |"));
+  EXPECT_THAT(page,
+              HasSubstr("- Measured on a busy machine, so times decide nothing: Õie Žukova 47"));
+  EXPECT_THAT(read_file(folder() / "grades/students" / (plan.students[30].folder + ".md")),
+              AllOf(HasSubstr("mistyped: this figure is not the one"), Not(HasSubstr("Look for"))));
+  EXPECT_THAT(read_file(folder() / "grades/answers.md"), HasSubstr("Look for"));
+}
+
+TEST_F(AClass, ComparesLossesAndWeightsWithThoseOfAnotherRun) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\n");
+  for (const Student& each : plan.students) {
+    hand_in(plan, each, [&](const Case&, Start& start) {
+      if (each.name == "Bo") std::ranges::fill(start.ranks.front().loss, 1.25);
+    });
+  }
+  std::mutex running;
+  const GradedClass grades = grade(plan, [&](const Case& what) -> std::optional<Start> {
+    const std::scoped_lock lock(running);
+    const auto student = std::ranges::find_if(plan.students, [&](const Student& each) {
+      return std::stoull(each.options.at("seed")) == what.workload.config.training.seed;
+    });
+    if (student == plan.students.end()) return std::nullopt;
+    Start start{.weights_hash = student->name == "Cy" ? "other" : "ab12"};
+    start.ranks = {made_up_rank(step_of(what, *student), what.workload.steps())};
+    return start;
+  });
+  EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_THAT(grades.students[0].marks[0].text, HasSubstr("the same weights, to the bit"));
+  EXPECT_THAT(
+      grades.students[1].mistakes,
+      ElementsAre(Field(&Mistake::text, HasSubstr("are not those of another run: 1.25 and"))));
+  EXPECT_THAT(grades.students[2].mistakes, IsEmpty()) << "another machine may round otherwise";
+  EXPECT_THAT(grades.students[2].marks[0].text, HasSubstr("had the same losses"));
+}
+
+TEST_F(AClass, NamesWhatCannotBe) {
+  const ClassPlan plan = new_one("Anna\nBo\n");
+  hand_in(plan, plan.students[0], [](const Case&, Start& start) {
+    for (auto& [phase, seconds] : start.ranks.front().phase_s) {
+      for (double& each : seconds) each *= 0.5;
+    }
+  });
+  hand_in(plan, plan.students[1], [](const Case&, Start& start) {
+    RankSteps& steps = start.ranks.front();
+    for (double& each : steps.step_s) each *= 1e-6;
+    for (auto& [phase, seconds] : steps.phase_s) {
+      for (double& each : seconds) each *= 1e-6;
+    }
+  });
+  Study::open(handed(plan.students[1]) / "results").keep_card(gpus_);
+  const GradedClass grades = grade(plan);
+  EXPECT_THAT(
+      grades.students[0].mistakes,
+      Contains(Field(&Mistake::text, HasSubstr("the parts of the steps of batch-sweep.batch-32 "
+                                               "do not add up to their time"))));
+  EXPECT_THAT(grades.students[1].mistakes,
+              Contains(Field(&Mistake::text, HasSubstr("and the products alone at least "))));
+}
+
+TEST_F(AClass, TellsWhatIsMissingOrUnreadable) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\nDi\n");
+  for (const Student& each : plan.students) hand_in(plan, each);
+  std::filesystem::remove_all(handed(plan.students[0]) / "results/runs/io-delay");
+  write_file(handed(plan.students[1]) / "results/study.json", "{");
+  std::filesystem::remove(sheet_of(plan.students[2]));
+  std::filesystem::rename(handed(plan.students[3]),
+                          folder() / "handed-in/Di_4711_assignsubmission");
+  std::filesystem::create_directories(folder() / "handed-in/Eve");
+  const GradedClass grades = grade(plan);
+  EXPECT_TRUE(grades.students[0].has(MistakeKind::kMissing));
+  EXPECT_TRUE(grades.students[1].has(MistakeKind::kUnreadable));
+  EXPECT_EQ(grades.students[2].marks[1].points, 0);
+  EXPECT_THAT(grades.students[2].marks[1].text,
+              HasSubstr("The sheet with the figures is not there"));
+  EXPECT_THAT(grades.students[3].mistakes, IsEmpty());
+  EXPECT_THAT(grades.unknown, testing::ElementsAre("Eve"));
+}
+
+TEST_F(AClass, JoinsTheStudiesOfItsMachines) {
+  const ClassPlan plan = new_one("Anna\nBo\n");
+  for (const Student& each : plan.students) hand_in(plan, each);
+  collect_studies(folder() / "handed-in", folder() / "all");
+  const std::string page = read_file(folder() / "all/report.md");
+  EXPECT_THAT(page, AllOf(HasSubstr("| where | batch-32 | batch-64 | batch-128 |"),
+                          HasSubstr("\n| Anna | "), HasSubstr("![Batch size]")));
+  EXPECT_THAT(read_file(folder() / "all/results.csv"),
+              AllOf(testing::StartsWith("where,experiment,case,"),
+                    HasSubstr("\nBo,batch-sweep,batch-32,")));
+  expect_error(ExitCode::kNoInput, "there are none in this folder",
+               [&] { collect_studies(folder() / "class", folder() / "all"); });
+}
+
+// Headers.
+
+class SheetWithHeader : public TempDirTest {
+ protected:
+  SheetHeader read(const std::string& header) {
+    const std::string text =
+        "# Mine\n\n| A |\n| --- |\n| {{batch-sweep.batch-32.seconds}} |\n\n**Is it?**\n\nYes.\n";
+    return header_of(load_sheet(file("own.md", header + text).string()));
+  }
+};
+
+TEST_F(SheetWithHeader, SaysWhatVariesAndHowItIsMarked) {
+  const SheetHeader header = read(
+      "---\nvary: dim 64 to 128 by 32\nband: 30 %\nintervals: yes\n| check | points | by |\n| --- "
+      "| "
+      "---: | --- |\n| identity | 2.5 | |\n| 1 | 3 | batch-sweep.linear: yes=above, no=below "
+      "|\n---\n");
+  EXPECT_EQ(header.varied.at(0).name, "dim");
+  EXPECT_EQ(header.varied.at(0).step, 32);
+  EXPECT_DOUBLE_EQ(header.band, 0.3);
+  EXPECT_TRUE(header.asks_intervals);
+  EXPECT_EQ(header.item("identity")->points, 2.5);
+  EXPECT_EQ(header.item("1")->choices.at("no"), Word::kBelow);
+  EXPECT_EQ(read("").items.size(), 4U) << "three checks and a question";
+  EXPECT_EQ(read("").varied.at(0).name, "seed");
+}
+
+TEST_F(SheetWithHeader, IsRefusedWithLineAndRemedy) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"---\nvary: seed 1 to 2\n", "line '1': own.md has a header without its end there"},
+      {"---\nvaries: seed 1 to 2\n---\n",
+       "line '2': own.md has what is no setting of a header there"},
+      {"---\n\nvary: seed\n---\n", "line '3': own.md has a range that cannot be read there; write"},
+      {"---\nvary: dim 9 to 2\n---\n", "line '2': own.md has a range without a value there"},
+      {"---\nvary: dmi 1 to 2\n---\n",
+       "line '2': own.md has an option that no run takes (option '--dmi'"},
+      {"---\nvary: seed 1 to x\n---\n", "own.md:2 'x': not a whole number"},
+      {"---\n| check | points |\n| --- | --- |\n| 2.7 | 1 |\n---\n",
+       "line '4': own.md has points for '2.7', which is no question of the sheet there; the first "
+       "one is '1'"},
+      {"---\n| check | points |\n| --- | --- |\n| 1 | one |\n---\n",
+       "own.md:4 'one': not a number"},
+      {"---\n| check | points | by |\n| --- | --- | --- |\n| 1 | 1 | guess |\n---\n",
+       "line '4': own.md has a way of marking that does not exist there"},
+      {"---\n| check | points | by |\n| --- | --- | --- |\n| 1 | 1 | batch-sweep.liner: a=above "
+       "|\n---\n",
+       "line '4': own.md has 'batch-sweep.liner', which no experiment finds there; did you mean"},
+      {"---\n| check | points | by |\n| --- | --- | --- |\n| 1 | 1 | batch-sweep.linear: a=up "
+       "|\n---\n",
+       "line '4': own.md has 'a=up', which is no answer with its word there"}};
+  for (const auto& [header, error] : cases) {
+    expect_error(ExitCode::kBadData, error, [&, of = header] { read(of); });
+  }
+  expect_error(ExitCode::kBadData, "own.md, line 5, has a name that stands for nothing", [&] {
+    load_sheet(file("own.md", "---\n---\n# A\n\n{{nothing.at-all}}\n").string());
+  });
+}
+
+TEST_F(SheetWithHeader, LeavesAnswersToStudentsBelowTheirFigures) {
+  const Sheet sheet = load_sheet(kSheetName);
+  EXPECT_THAT(questions_of(sheet), Contains(Field(&SheetQuestion::number, "2.3")));
+  const std::vector<SheetQuestion> read = questions_in(
+      "## A\n\n**1.1 Is it?**\n\n\\_\\_\\_\n\nIt is.\nMore.\n\n- or not\n\nChecklist: [ ] a\n\n## "
+      "B\n\nText.\n");
+  ASSERT_THAT(read, SizeIs(1));
+  EXPECT_EQ(read[0].text, "Is it?");
+  EXPECT_EQ(read[0].answer, "It is. More. - or not");
+}
+
+}  // namespace
+}  // namespace barestep
