@@ -413,6 +413,7 @@ TEST_F(StudyTest, TakesLogsInPlaceOfRuns) {
   const ReportSection& section = report.sections.at(0);
   EXPECT_DOUBLE_EQ(section.results.at("batch-64").step_s().median, 0.064);
   EXPECT_THAT(section.trouble, HasSubstr("log lines tell neither the parts of a step"));
+  EXPECT_THAT(checklist_of({&section.results}), IsEmpty());
 }
 
 TEST_F(StudyTest, TellsARecordThatWasChanged) {

@@ -327,6 +327,7 @@ Conditions less_met(const Conditions& a, const Conditions& b) {
 std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured) {
   std::optional<Conditions> all;
   for (const Results* const results : measured) {
+    if (is_logged(*results)) continue;  // how is not known
     for (const Measurement& each : results->cases) {
       const Conditions found = how_measured(each);
       all = all ? less_met(*all, found) : found;

@@ -63,7 +63,7 @@ FindingTable step_table(const Results& results);
 std::string quality_text(const Results& results);
 
 /// The checklist for benchmarks of the starts of all cases: of each item the case that meets it
-/// least. Empty without cases.
+/// least. Empty without cases that were run here.
 std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured);
 
 /// The options of the cases: those that all share in the first line, "all: {...}", then for each
