@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <span>
@@ -112,5 +113,20 @@ std::string claim_text(const std::vector<Comparison>& all, double claimed, std::
 
 /// A small share, of losses: "1.2e-05"; "0" for none.
 std::string share_text(double share);
+
+/// The first number from `begin` on, and below `end`, for which `holds` is false; it is true of all
+/// numbers before that one. `end` if there is none.
+template <class Holds>
+std::int64_t first_that_fails(std::int64_t begin, std::int64_t end, const Holds& holds) {
+  while (begin < end) {
+    const std::int64_t middle = begin + (end - begin) / 2;
+    if (holds(middle)) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
 
 }  // namespace barestep

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +13,7 @@
 
 #include "core/attention.h"
 #include "core/units.h"
+#include "lab/experiments/calculations.h"
 #include "lab/experiments/findings_of.h"
 #include "lab/predict/prediction.h"
 
@@ -197,8 +197,7 @@ std::int64_t largest_length(AttentionForm form) {
                              kTransformer, kLongDim, kLongBlocks, length, name_of(form)));
     return planned_memory(run).front().bytes <= kLongMemory;
   };
-  const auto lengths = std::views::iota(std::int64_t{1}, limits::kLengths.last + 1);
-  return *std::ranges::partition_point(lengths, fits) - 1;
+  return first_that_fails(1, limits::kLengths.last + 1, fits) - 1;
 }
 
 std::string largest_length_text() {

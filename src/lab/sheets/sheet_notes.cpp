@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "core/units.h"
 #include "lab/experiments/calculations.h"
@@ -79,7 +78,7 @@ std::int64_t computing_from(const MachineCard& card, std::int64_t width) {
   const auto is_too_few = [&](std::int64_t rows) {
     return products_of_layer_s(card, width, rows) <= reduce_s;
   };
-  return 2 * *std::ranges::partition_point(std::views::iota(1, 1 << 20), is_too_few);
+  return 2 * first_that_fails(1, 1 << 20, is_too_few);
 }
 
 std::string bottleneck_note(const SheetRuns& runs) {
