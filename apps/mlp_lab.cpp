@@ -518,6 +518,22 @@ void add_all_reduce(ArgumentParser& parser, MeasuredSumRequest& sum) {
                      to_path(sum.metrics)));
 }
 
+struct ReportOptions {
+  std::filesystem::path folder{};
+  double margin = kDefaultMargin;
+  bool pdf = false;
+};
+
+void add_report(ArgumentParser& parser, ReportOptions& options) {
+  Command& report = parser.add_command("report", "Write the report of a study again.", [&] {
+    report_study(options.folder, options.margin, options.pdf);
+  });
+  report.add(
+      required(option("folder", "", "the --output of an earlier run", to_path(options.folder))));
+  report.add(margin_option(options.margin));
+  report.add(flag("--pdf", "also print it to report.pdf, by Chromium or WeasyPrint", options.pdf));
+}
+
 void run_mlp_lab(const std::vector<std::string>& arguments) {
   constexpr const char* kVersion = BARESTEP_VERSION " " BARESTEP_COMMIT;
   ArgumentParser parser(kMlpLab, kVersion,
@@ -534,14 +550,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   add_sheet(parser, sheet);
   ClassOptions class_options;
   add_class(parser, class_options);
-  std::filesystem::path folder;
-  double margin = kDefaultMargin;
-  bool pdf = false;
-  Command& report = parser.add_command("report", "Write the report of a study again.",
-                                       [&] { report_study(folder, margin, pdf); });
-  report.add(required(option("folder", "", "the --output of an earlier run", to_path(folder))));
-  report.add(margin_option(margin));
-  report.add(flag("--pdf", "also print it to report.pdf, by Chromium or WeasyPrint", pdf));
+  ReportOptions report;
+  add_report(parser, report);
   parser.add_command("validate", "Print published numbers beside ours.", print_published);
   AmdahlsLaw law;
   add_amdahl(parser, law);

@@ -555,14 +555,14 @@ class Writer {
 
 CollectiveNames names_of(const Collective& collective) {
   // In the order of the variant.
-  static const std::array<CollectiveNames, std::variant_size_v<Collective>> kNames = {
+  static const std::array<CollectiveNames, std::variant_size_v<Collective>> all = {
       {{"ncclDevKernel_AllReduce_Sum_", "nccl:all_reduce", "allreduce"},
        {"ncclDevKernel_Broadcast_f32", "nccl:broadcast", "broadcast"},
        {"ncclDevKernel_Reduce_Sum_f32", "nccl:reduce", "reduce"},
        {"ncclDevKernel_ReduceScatter_Sum_f32", "nccl:reduce_scatter", "reduce_scatter"},
        {"ncclDevKernel_AllGather", "nccl:all_gather", "allgather"},
        {"ncclDevKernel_SendRecv", "nccl:send_recv", "sendrecv"}}};
-  CollectiveNames names = kNames[collective.index()];
+  CollectiveNames names = all[collective.index()];
   if (const auto* const sum = std::get_if<AllReduce>(&collective)) {
     names.kernel += names_of(sum->tensors.front().dtype).of_kernel;
   }

@@ -172,8 +172,7 @@ void Draft::input(const Ready& x_ready) {
   const Rows own = trains ? spec_.own_rows(rows()) : Rows{0, rows()};
   const bool is_part = trains && spec_.draws_all();
   const bool reads_y = spec_.has_loss();
-  const bool reads_x =
-      spec_.mesh.stage() == 0 || (reads_y && spec_.input.teacher_noise.has_value());
+  const bool reads_x = spec_.mesh.stage() == 0 || (reads_y && spec_.input.teacher_noise);
   const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype, bool is_read,
                          std::optional<Tensor>& host) {
     const bool is_drawn = spec_.input.data == DataKind::kRandn;

@@ -198,9 +198,9 @@ PricedVariant priced(const ClassPlan& plan, const GivenOptions& options, const M
 namespace {
 
 /// Draws until a variant takes about as long as the middle one and has its answers.
-class Drawing {
+class VariantDrawer {
  public:
-  Drawing(ClassPlan& plan, const MachineCard& card) : plan_(plan), card_(card) {
+  VariantDrawer(ClassPlan& plan, const MachineCard& card) : plan_(plan), card_(card) {
     middle_ = price_of(options_with(
         plan_.header, [](const VariedOption& option) { return values_of(option) / 2; }));
     if (!middle_.trouble.empty())
@@ -370,8 +370,8 @@ ClassPlan new_class(const NewClass& requested) {
   plan.header = header_of(plan.sheet);
   const MachineCard card = load_card(plan.machine);
   plan.secret = secret_for(requested, plan.sheet.name);
-  Drawing drawing(plan, card);
-  for (Student& student : plan.students) drawing.draw(student);
+  VariantDrawer drawer(plan, card);
+  for (Student& student : plan.students) drawer.draw(student);
   make_folder(requested.output);
   write_class(requested.output, plan, card);
   return plan;
