@@ -565,6 +565,43 @@ TEST_F(Explain, CutsWorkWhereTheNextOfItsStreamBegins) {
                                 "each counts until then."));
 }
 
+/// As Chrome's tracing writes them; one without its end has no duration.
+TEST_F(Explain, ReadsEventsThatHaveABeginAndAnEnd) {
+  nlohmann::json trace = nlohmann::json::parse(step_of_every_cause().text());
+  nlohmann::json pairs = nlohmann::json::array();
+  std::map<std::pair<std::string, std::string>, std::vector<std::pair<double, nlohmann::json>>>
+      rows;
+  for (nlohmann::json& each : trace["traceEvents"]) {
+    const bool is_host = each.value("ph", "") == "X" && each["cat"] == "user_annotation";
+    if (!is_host) {
+      pairs.push_back(each);
+      continue;
+    }
+    nlohmann::json end = {{"ph", "E"}, {"pid", each["pid"]}, {"tid", each["tid"]}};
+    end["ts"] = each["ts"].get<double>() + each["dur"].get<double>();
+    each["ph"] = "B";
+    each.erase("dur");
+    rows[{each["pid"].dump(), each["tid"].dump()}].emplace_back(each["ts"].get<double>(), each);
+    rows[{each["pid"].dump(), each["tid"].dump()}].emplace_back(end["ts"].get<double>(), end);
+  }
+  for (auto& [row, events] : rows) {
+    std::ranges::stable_sort(events, {}, &std::pair<double, nlohmann::json>::first);
+    for (auto& event : events) pairs.push_back(std::move(event.second));
+  }
+  ASSERT_FALSE(rows.empty());
+  pairs.push_back(
+      {{"ph", "B"}, {"cat", "cpu_op"}, {"name", "cut"}, {"pid", 9}, {"tid", 9}, {"ts", 5}});
+  pairs.push_back({{"ph", "E"}, {"pid", 8}, {"tid", 8}, {"ts", 5}});
+  trace["traceEvents"] = pairs;
+  const TracedRun run = run_of({trace.dump()});
+  const RunAccount account = account_of(run);
+  ASSERT_EQ(account.accounts.size(), 1U);
+  expect_every_cause(account.accounts[0]);
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
+              testing::Contains(
+                  "1 event of rank 0 without a time or a duration that can be meant is left out."));
+}
+
 /// What profilers write besides JSON: a time at 0, durations as text, missing and infinite ones,
 /// NaN, control characters, Latin-1 and half a pair of UTF-16 in names.
 TEST_F(Explain, ReadsWhatProfilersWrite) {

@@ -308,7 +308,33 @@ class TraceCollector {
   explicit TraceCollector(TraceFile& file) : file_(file) {}
 
   void add(const EventJson& from) {
-    if (!from.is_object() || text_or_empty(from, "ph") != "X") return;
+    if (!from.is_object()) return;
+    const std::string phase = text_or_empty(from, "ph");
+    if (phase == "X") add_whole(from);
+    if (phase == "B") begin(from);
+    if (phase == "E") end(from);
+  }
+
+ private:
+  /// An event that another one ends; until then it has no duration.
+  void begin(const EventJson& from) {
+    if (!kind_named(text_or_empty(from, "cat"))) return;
+    begun_[row_index(from)].push_back(from);
+    ++file_.left_out;
+  }
+
+  /// Ends what began last on the same row. The category of an end need not be given.
+  void end(const EventJson& from) {
+    const auto begun = begun_.find(row_index(from));
+    if (begun == begun_.end() || begun->second.empty()) return;
+    EventJson whole = std::move(begun->second.back());
+    begun->second.pop_back();
+    --file_.left_out;
+    whole["dur"] = number_or(from, "ts", -kMaxInteger) - number_or(whole, "ts", 0);
+    add_whole(whole);
+  }
+
+  void add_whole(const EventJson& from) {
     const std::optional<TraceEvent::Kind> kind = kind_named(text_or_empty(from, "cat"));
     if (!kind) return;
     const std::string name = text_or_empty(from, "name");
@@ -332,7 +358,6 @@ class TraceCollector {
     (is_function ? file_.functions : file_.events).push_back(event);
   }
 
- private:
   void add_details(TraceEvent& event, const std::string& name, const EventJson& args) {
     using Kind = TraceEvent::Kind;
     switch (event.kind) {
@@ -480,6 +505,7 @@ class TraceCollector {
 
   TraceFile& file_;
   std::unordered_map<std::string, TraceIndex> names_, rows_;
+  std::unordered_map<TraceIndex, std::vector<EventJson>> begun_;  // by row, the last one last
 };
 
 /// Adds what the file tells beside its events.
