@@ -112,8 +112,8 @@ double seconds_of(const timeval& time) {
   OutputPipe::close_end(err.read_end);
   ::waitpid(child, nullptr, 0);
   fail(ExitCode::kTryAgain, {.what = "study",
-                             .why = "it was interrupted; the finished runs are kept",
-                             .remedy = "run the same command again to continue"});
+                             .why = "it was interrupted",
+                             .remedy = "run the same command again; one with --output continues"});
 }
 
 }  // namespace

@@ -620,8 +620,7 @@ TEST(RunChild, EndsEverythingWhenItIsStopped) {
   };
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(stopped(), testing::ExitedWithCode(75),
-              "study: it was interrupted; the finished runs are kept; run the same command again "
-              "to continue");
+              "study: it was interrupted; run the same command again; one with --output continues");
 }
 
 using ::testing::HasSubstr;

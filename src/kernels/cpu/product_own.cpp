@@ -204,7 +204,7 @@ class OwnProduct final : public Product {
     const std::int64_t width = kernels_.panel;
     const std::int64_t depth = kPartOfPanel / width;
     const bool is_in_place = rows.col == 1;
-    const std::int64_t together = is_in_place ? kGroupRows : std::max<std::int64_t>(count, 1);
+    const std::int64_t together = is_in_place ? kGroupRows : count;
     std::int64_t k = 0;
     do {
       const std::int64_t depth_here = std::min(depth, columns.depth - k);

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/index.h"
 #include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
 #include "lab/sheets/sheet_header.h"
@@ -92,7 +93,11 @@ enum class MistakeKind {
   kAnswer,      // another word than that of the student's own figures
   kBusy,        // no mistake: other programs disturbed the measurement
 };
-std::string_view name_of(MistakeKind kind);
+template <>
+inline constexpr std::string_view kNamesOf<MistakeKind>[] = {
+    "nothing handed in", "unreadable",   "not measured", "another variant", "altered record",
+    "same as another's", "swapped",      "mistyped",     "another figure",  "does not follow",
+    "not possible",      "wrong answer", "busy machine"};
 
 struct Mistake {
   MistakeKind kind;

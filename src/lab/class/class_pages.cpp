@@ -138,9 +138,7 @@ FindingTable spread_table(const GradedClass& graded) {
 FindingTable mistakes_table(const GradedClass& graded) {
   std::map<MistakeKind, int> students;
   for (const GradedStudent& each : graded.students) {
-    for (int kind = 0; kind <= static_cast<int>(MistakeKind::kBusy); ++kind) {
-      students[MistakeKind(kind)] += each.has(MistakeKind(kind)) ? 1 : 0;
-    }
+    for (const MistakeKind kind : kValuesOf<MistakeKind>) students[kind] += each.has(kind) ? 1 : 0;
   }
   FindingTable table{.title = "What was found", .columns = {"", "students"}};
   for (const auto& [kind, count] : students) {

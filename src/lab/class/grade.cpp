@@ -527,11 +527,7 @@ class StudentsWork {
          {card.tf32_flops_per_s, card.half_flops_per_s, card.fp16_flops_per_s}) {
       rate = std::max(rate, other);
     }
-    for (const MachineLoad& load : card.loads) {
-      for (const OpRate& each : load.rates) {
-        if (each.op.starts_with("gemm")) rate = std::max(rate, each.rate);
-      }
-    }
+    for (const MachineLoad& load : card.loads) rate = std::max(rate, fastest_product(load));
     const Estimate step_s = measured.mean_s();
     if (!step_s.has_interval() || rate <= 0) return;
     double flops = 0;
@@ -708,14 +704,6 @@ std::vector<std::optional<Start>> reruns_of(
 }
 
 }  // namespace
-
-std::string_view name_of(MistakeKind kind) {
-  static constexpr std::string_view kNames[] = {
-      "nothing handed in", "unreadable",   "not measured", "another variant", "altered record",
-      "same as another's", "swapped",      "mistyped",     "another figure",  "does not follow",
-      "not possible",      "wrong answer", "busy machine"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
 
 bool GradedStudent::has(MistakeKind kind) const {
   return std::ranges::find(mistakes, kind, &Mistake::kind) != mistakes.end();

@@ -94,9 +94,8 @@ std::string phase_rate_text(const Estimate& rate) {
 MachineCard card_of_threads(MachineCard card, int threads) {
   const MachineLoad* const load = card.load_of(1, threads);
   if (load == nullptr || load->threads != threads) return card;
-  card.flops_per_s = 0;
+  card.flops_per_s = fastest_product(*load);
   for (const OpRate& rate : load->rates) {
-    if (rate.op.starts_with("gemm")) card.flops_per_s = std::max(card.flops_per_s, rate.rate);
     if (rate.op == "copy") card.memory_bytes_per_s = rate.rate;
   }
   return card;

@@ -525,6 +525,14 @@ std::string json_of(const MachineCard& card) {
   return all.dump(1) + "\n";
 }
 
+double fastest_product(const MachineLoad& load) {
+  double fastest = 0;
+  for (const OpRate& rate : load.rates) {
+    if (rate.op.starts_with("gemm")) fastest = std::max(fastest, rate.rate);
+  }
+  return fastest;
+}
+
 std::string measured_json(const MachineLoad& load) {
   return measured_of(load).dump();
 }

@@ -156,6 +156,9 @@ std::filesystem::path card_file(const std::string& name_or_file);
 /// impossible.
 MachineCard load_card(const std::string& name_or_file);
 
+/// Flops per second of the fastest product that was measured; 0 if none was.
+double fastest_product(const MachineLoad& load);
+
 /// The figures of a load that its ranks measure, as JSON on one line: rates and, if there are
 /// several ranks, exchanges and contention. Reading throws Error(kBadData).
 std::string measured_json(const MachineLoad& load);

@@ -376,15 +376,6 @@ double standard_attention_s(const Cost& cost, const Tensor& scores, int products
   return products * std::max(product_s, pass_s) + passes * pass_s + products * card.launch_s;
 }
 
-/// Flops per second of the fastest product that was measured.
-double fastest_product(const MachineLoad& load) {
-  double fastest = 0;
-  for (const OpRate& each : load.rates) {
-    if (each.op.starts_with("gemm")) fastest = std::max(fastest, each.rate);
-  }
-  return fastest;
-}
-
 /// Seconds of an op; if it was not measured as it runs here, by the rates of its label, and if its
 /// kind was not, by the rate of copies. Attention, by that of products if they take longer.
 double unfused_s(const DeviceOp& op, const MachineLoad& load) {

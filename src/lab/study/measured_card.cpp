@@ -524,9 +524,8 @@ void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& lo
 /// load with the most threads.
 void summarize(MachineCard& card) {
   const MachineLoad& first = card.loads.front();
+  card.flops_per_s = fastest_product(first);
   for (const OpRate& rate : first.rates) {
-    double* best = rate.op.starts_with("gemm") ? &card.flops_per_s : nullptr;
-    if (best != nullptr) *best = std::max(*best, rate.rate);
     // The largest copy, which fits in no cache.
     if (rate.op == "copy") card.memory_bytes_per_s = rate.rate;
   }
