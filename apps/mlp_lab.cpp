@@ -514,8 +514,6 @@ void add_all_reduce(ArgumentParser& parser, MeasuredSumRequest& sum) {
   measure.add(option("--bytes", "SIZE", "only this size, such as 25MiB (8 B to 64 MiB, doubled)",
                      [&](const RawValue& given) { sum.bytes = byte_count(given); }));
   measure.add(option("--steps", "N", "figures of each size (20)", to_number(sum.steps, 1 << 20)));
-  measure.add(option("--metrics", "FILE", "records in JSON Lines, as of a trainer's steps",
-                     to_path(sum.metrics)));
 }
 
 struct ReportOptions {

@@ -7,7 +7,7 @@
 set -euo pipefail
 . "$(dirname "$0")/keep.sh"
 held_out=(amdahl batch-sweep data-parallel two-splits model-parallel comm-vs-compute batch-scaling
-  imbalance bucket-model no-sync sharding local-sgd tensor pipeline same-bits attention)
+  imbalance no-sync sharding local-sgd pipeline attention)
 
 ninja -C "$build" mlp_lab mlp_single mlp_dp mlp_ddp >/dev/null
 study=$build/predictions${1-}

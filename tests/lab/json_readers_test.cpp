@@ -117,7 +117,6 @@ TEST_F(JsonReaders, AcceptNothingButWhatProgramsWrote) {
   start.ranks = {{.step_s = {1}, .loss = {1}, .queued_s = {1}, .phase_s = {{"forward", {1}}}}};
   start.ops = {{.name = "gemm", .phase = "forward", .block = "net.0", .seconds = 1}};
   start.watched = {{.source = "gpu", .gauges = {{"power", {1, 1, 1}}}}};
-  start.evaluated = {{.precision = "fp32", .samples = 1}};
   expect_strict("records", {.valid = json_of(start),
                             .read = [](const std::string& text) { parse_start(text, "r"); },
                             .any = {"/configuration", "/ranks/0/phase_s", "/watched/0/gauges"}});

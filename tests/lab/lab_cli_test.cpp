@@ -248,16 +248,15 @@ TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
 
 TEST_F(MlpLab, CalculatesWithoutARunOrACard) {
   const ProcessResult result =
-      run({"run", "rounding", "limits", "--quick", "--device", "cpu", "--output", "lab"});
+      run({"run", "rounding", "--quick", "--device", "cpu", "--output", "lab"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, HasSubstr("  In bf16 the sum is 4: "));
-  EXPECT_THAT(result.out, HasSubstr("DP, backward         fp32     64         1.22 "));
   EXPECT_THAT(result.out, testing::Not(HasSubstr("INVALID")));
   const json results = json::parse(read_file(folder() / "lab/results.json"));
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
-  EXPECT_EQ(results.at("experiments").size(), 2U) << "only those that were asked for";
+  EXPECT_EQ(results.at("experiments").size(), 1U) << "only what was asked for";
   EXPECT_THAT(read_file(folder() / "lab/report.md"),
               ContainsRegex("A thousand small additions.* calculated "));
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab/machine.json"));
@@ -276,22 +275,9 @@ TEST_F(MlpLab, MeasuresProductsByPrecisionAndThreads) {
   EXPECT_THAT(result.out, ContainsRegex("\n +256 +bf16 +1 +[0-9.]+ [GMT]FLOP/s"));
 }
 
-TEST_F(MlpLab, MeasuresAllReducesAlone) {
-  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
-  const ProcessResult result = run({"run", "all-reduce", "--quick", "--starts", "1", "--ranks",
-                                    "1,3", "--device", "cpu", "--card", card()});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  // One to three roundings of 6e-8 at most, and not none: the averages are not exact.
-  EXPECT_THAT(result.out, ContainsRegex("\n +1[.]00 MiB +Open MPI, ring +[0-9.]+ [mu]s +[0-9.]+ "
-                                        "[MG]B/s +[1-9][.][0-9]e-08\n"));
-  EXPECT_THAT(result.out, ContainsRegex("\n +4[.]00 KiB +threads, each .* +[1-9][.][0-9]e-08\n"));
-  EXPECT_THAT(result.out, testing::Not(HasSubstr("0.0e+00")));
-}
-
 /// The columns of nccl-tests' all_reduce_perf, and one of errors, by size.
 TEST_F(MlpLab, PrintsATableOfAllReduces) {
-  const ProcessResult threads =
-      run({"all-reduce", "--ranks", "3", "--steps", "2", "--metrics", "sums.jsonl"});
+  const ProcessResult threads = run({"all-reduce", "--ranks", "3", "--steps", "2"});
   ASSERT_EQ(threads.exit_code, 0) << threads.err;
   EXPECT_THAT(threads.out, testing::StartsWith("# 3 ranks, threads of one process, "));
   const std::string figures = " +float +avg +-1 +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.e-]+)\n";
@@ -303,8 +289,6 @@ TEST_F(MlpLab, PrintsATableOfAllReduces) {
   EXPECT_NEAR(std::stod(largest[3]), 4.0 / 3 * carried, 0.02) << "2 (n - 1) / n of it";
   EXPECT_GT(std::stod(largest[4]), 1e-9) << "two additions, and a third is no binary number";
   EXPECT_LT(std::stod(largest[4]), 1e-7);
-  const Start start = parse_metrics(read_file(folder() / "sums.jsonl"), "sums.jsonl").start;
-  EXPECT_EQ(start.ranks.at(0).step_s.size(), 48U);
 }
 
 TEST_F(MlpLab, MeasuresAllReducesOfMpi) {
@@ -315,15 +299,6 @@ TEST_F(MlpLab, MeasuresAllReducesOfMpi) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, MatchesRegex("# 2 ranks, MPI, [^\n]+\n#[^\n]+\n#[^\n]+\n +4096 +1024 "
                                        "+float +avg +-1 +[0-9. ]+ [1-9][.][0-9]e-08\n"));
-}
-
-TEST_F(MlpLab, FitsWhatBucketsCost) {
-  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
-  const ProcessResult result = run({"run", "bucket-model", "--quick", "--starts", "1", "--dim",
-                                    "64", "--device", "cpu", "--card", card()});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, ContainsRegex("\n +layers-1 +6 "));
-  EXPECT_THAT(result.out, ContainsRegex("\n +layers-6 +1 "));
 }
 
 TEST_F(MlpLab, WatchesTheMachineDuringARun) {

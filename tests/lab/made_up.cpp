@@ -101,8 +101,7 @@ Results made_up(const Experiment& experiment, const Setting& setting, const HowC
                                                .weights_hash = step.weights_hash,
                                                .configuration = json_of(what.workload.config),
                                                .ops = step.ops,
-                                               .watched = step.watched,
-                                               .evaluated = step.evaluated});
+                                               .watched = step.watched});
       start.ranks.push_back(made_up_rank(step, what.workload.steps()));
       for (std::size_t rank = 0; rank < step.other_ranks.size(); ++rank) {
         const std::string other = what.key + " of rank " + std::to_string(rank + 1);

@@ -32,7 +32,6 @@ struct MadeUpStep {
   double later_loss = 0;        // from the fourth step on, if it is not 0
   std::vector<double> scale{};  // of fp16
   std::int64_t skipped = 0;
-  std::vector<Evaluated> evaluated{};
 };
 
 /// The run that `mlp_lab predict` reads from "--dim 64 --no-overlap".

@@ -58,15 +58,13 @@ std::vector<Opposites> words() {
            {"sharding.factor", "factor"},
            {"sharding.tensor", "tensor"},
            {"sharding.more-servers", "all-serve"},
-           {"staleness.gain", "ranks-late-1"},
-           {"local-sgd.gain", "every-32"},
+           {"sharding.layers-shared", "tensor"},
+           {"local-sgd.late-1", "late-1"},
+           {"local-sgd.every-32", "every-32"},
            {"ddp-ladder.flat", "flat"},
            {"ddp-ladder.overlapped", "overlapped"},
            {"ddp-ladder.buckets", "buckets"},
            {"no-sync.once-8", "once-8"},
-           {"same-bits.ddp-reproducible-2", "ddp-reproducible-2"},
-           {"tensor.against-ddp-64", "tensor-64"},
-           {"tensor.against-one-rank-512", "tensor-512"},
            {"pipeline.against-naive", "1f1b-8"},
            {"pipeline.against-one-rank", "1f1b-8"},
            {"pipeline.against-gpipe", "1f1b-8"},
@@ -77,13 +75,8 @@ std::vector<Opposites> words() {
            {"ddp-amp.more-in-fp16", "both-32"},
            {"precision.bf16-64", "bf16-64"},
            {"memory.precision", "precision"},
-           {"affinity.half-spread", "half-spread"},
-           {"int8.int8-1", "int8-1"},
-           {"int8.int8-512", "int8-512"},
            {"attention.flash-2048", "flash-2048"},
            {"attention.flash", "flash"},
-           {"all-reduce.ring-2-4096", "ring-2-4096"},
-           {"all-reduce.threads-4-67108864", "threads-4-67108864"},
            {"pytorch.single-ours", "single-ours"},
            {"pytorch.ddp-ours", "ddp-ours"},
            {"io-delay.throughput", "workers-0"},
@@ -127,7 +120,7 @@ std::vector<Opposites> fastest() {
   add("strong-scaling", "ranks-4", "ranks-1", "4 ranks", "1 rank");
   add("hybrid", "2x2-batch-64-micro-8", "2x2-batch-64-micro-2", "8 micro-batches",
       "2 micro-batches");
-  add("ddp-ladder", "buckets", "flat", "buckets during backward",
+  add("ddp-ladder", "buckets-12", "flat", "buckets of 12 MiB during backward",
       "all in one message after backward");
   return all;
 }
@@ -352,15 +345,6 @@ std::vector<Opposites> of_ranks() {
                         .phase_s = {{"communication", key.starts_with(more) ? 0.04 : 0.01}}};
     });
   };
-  const auto bits = [](const char* of_two, const char* of_zero1) {
-    return by_key([=](const std::string& key) {
-      return MadeUpStep{.step_s = 0.1,
-                        .weights_hash = key == "ddp-reproducible-2" ? of_two
-                                        : key.starts_with("zero1-") ? of_zero1
-                                        : key.starts_with("ddp-r")  ? "a"
-                                                                    : key};
-    });
-  };
   const auto bubble_of = [](const std::string& schedule, double share) {
     return [=](const Case& what) {
       const double waits_s = 0.1 * (what.key.starts_with(schedule) ? share : 0.1);
@@ -377,14 +361,6 @@ std::vector<Opposites> of_ranks() {
       return MadeUpStep{.step_s = 0.1, .loss = is_other ? loss : 1, .skipped = skipped};
     };
   };
-  /// Steps of 50 ms, with so much more for each bucket, and for each layer in the last one, of
-  /// twelve layers.
-  const auto by_buckets = [](double bucket_s, double layer_s, double noise = 1e-5) {
-    return [=](const Case& what) {
-      const double layers = std::stod(what.key.substr(what.key.find('-') + 1));
-      return MadeUpStep{.step_s = 0.05 + bucket_s * 12 / layers + layer_s * layers, .noise = noise};
-    };
-  };
   return {
       // With steps much longer than the pause, the loss is nearly linear.
       {"delay.linear", paused(0.02, 0.01), "above", paused(1, 0.5, 1e-5), "below",
@@ -395,10 +371,6 @@ std::vector<Opposites> of_ranks() {
       {"imbalance.waiting", waits(-5e-4, 0.02), "Rank 1 waits for rank 0", waits(0.02, 0),
        "Rank 0 waits for rank 1", waits(0.02, 0.02), "Whether one rank waits for the other"},
       sides("no-sync.exposed", exposed("each-8"), exposed("once-8"), exposed("none", 0.2)),
-      {"same-bits.ddp-reproducible", bits("a", "a"), "1, 2 and 4 ranks end with the same weights",
-       bits("b", "a"), "1, 2 and 4 ranks end with 2 different sets of weights"},
-      {"same-bits.schemes", bits("a", "a"), "have the same weights", bits("a", "b"),
-       "have different weights"},
       sides("pipeline.bubble", bubble(0.3), bubble(0.05), bubble(1.0 / 9)),
       sides("pipeline.bubbles", bubble_of("1f1b", 0.3), bubble_of("gpipe", 0.3), bubble(0.2)),
       {"pipeline.losses", losses(1.000001), "does not change the losses", losses(1.1),
@@ -408,14 +380,7 @@ std::vector<Opposites> of_ranks() {
        "0 at most.",
        losses(1.01, 1),
        "5 of 60 steps in fp16 overflowed and were skipped; losses differ from fp32's by a share of "
-       "1.0e-02 at most."},
-      sides("bucket-model.latency", by_buckets(2e-3, 4e-3), by_buckets(-2e-3, 4e-3),
-            by_buckets(0, 4e-3, 0.2)),
-      sides("bucket-model.last-bucket", by_buckets(1e-3, 4e-3), by_buckets(1e-3, -4e-3),
-            by_buckets(1e-3, 0, 0.2)),
-      {"bucket-model.best", by_buckets(1e-3, 4e-3), "By the model 6.93 buckets of 6.9",
-       by_buckets(-1e-3, 4e-3), "names no best size; fastest measured: 12 buckets.",
-       by_buckets(0, 4e-3, 0.2), "names no best size"}};
+       "1.0e-02 at most."}};
 }
 
 std::vector<Opposites> of_one_step() {
@@ -564,26 +529,10 @@ std::vector<Opposites> of_the_machine() {
           .step_s = 0.1, .loss = is_ours ? 1 : first_loss, .later_loss = is_ours ? 0 : later_loss};
     });
   };
-  const auto answers = [](std::int64_t changed) {
-    return [=](const Case&) {
-      return MadeUpStep{.step_s = 0.1,
-                        .evaluated = {{.precision = "fp32",
-                                       .samples = 4096,
-                                       .accuracy = 0.9,
-                                       .weight_bytes = std::int64_t{4} << 20},
-                                      {.precision = "int8",
-                                       .samples = 4096,
-                                       .accuracy = 0.895,
-                                       .changed = changed,
-                                       .weight_bytes = std::int64_t{1} << 20}}};
-    };
-  };
   return {
       sides("monitor.busy", busy(40, 95), busy(60, 62), busy(50, 60, 0.1)),
       {"monitor.busy", busy(60, 62), "below", watched({}, {}), "cannot be read here."},
       sides("monitor.memory", memory(100, 103), memory(103, 100), memory(100, 101, 0.1)),
-      {"monitor.clock", busy(40, 95), "was steady: 2000 to 2000 MHz",
-       watched(host(60, 300, 2000), host(62, 301, 3000)), "was not steady: 2000 to 3000 MHz"},
       {"monitor.energy", watched(energy(0.001), energy(0.004)), ": batch 16, 1.00 mJ.",
        watched(energy(0.004), energy(0.001)),
        ": undecided among batch 64, 1.00 mJ and batch 256, 1.00 mJ",
@@ -605,11 +554,6 @@ std::vector<Opposites> of_the_machine() {
        takes("standard-512", 2, 0.2), "is unclear: flash attention"},
       sides("memory.claim", takes("recompute", 1.5), takes("recompute", 1.1),
             takes("recompute", 1.3, 0.2)),
-      {"int8.answers", answers(1),
-       "1 of 4,096 answers changes; the accuracy is 89.50 % instead of 90.00 %", answers(7),
-       "7 of 4,096 answers change;"},
-      {"int8.answers", answers(1), "A batch reads 1.00 MiB of weights instead of 4.00 MiB.",
-       takes("none", 1), "was not reported."},
       {"pytorch.same-model", side_by_side(1 + 1e-7), "their losses agree step by step",
        side_by_side(1.01), "they do not train the same model"},
       {"pytorch.same-model", side_by_side(1, 1 + 3e-5),

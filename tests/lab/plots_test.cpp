@@ -91,22 +91,5 @@ TEST(Plots, OfASlowRankHaveABarForEachRank) {
   EXPECT_NEAR(plot.series.back().points[3].y, 80, 1);
 }
 
-TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {
-  Workload workload = made_up_workload(1024, 6, SchemeKind::kDdp, 2);
-  workload.config.device.threads = 1;
-  const SimulatedStep step = predicted_run(workload, round_card());
-  const Plot plot = timeline_plot(workload, step, "a step");
-  // PyTorch's buckets for six layers of 4 MiB: one layer, then the others.
-  EXPECT_THAT(plot.categories, ElementsAre("computing", "loss", "bucket 1", "bucket 2"));
-  const auto& waits = plot.series[plot.series.size() - 2];
-  const auto& reduces = plot.series.back();
-  ASSERT_THAT(reduces.spans, SizeIs(3));
-  EXPECT_EQ(plot.series.front().name, "forward");
-  const double forward_end = plot.series.front().spans.back().end;
-  EXPECT_GT(waits.spans[1].begin, forward_end);
-  EXPECT_LE(waits.spans[1].end, reduces.spans[1].begin);
-  EXPECT_GE(reduces.spans[2].begin, reduces.spans[1].end);
-}
-
 }  // namespace
 }  // namespace barestep

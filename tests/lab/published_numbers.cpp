@@ -50,10 +50,18 @@ PublishedNumber row_of(std::string what, PublishedKind kind, std::string ours) {
   return row;
 }
 
-PublishedNumber exact(PublishedKind kind, std::string what, std::string ours) {
-  PublishedNumber row = row_of(std::move(what), kind, std::move(ours));
-  row.agrees = row.published == row.ours;
-  return row;
+void add_exact(std::vector<PublishedNumber>& all, PublishedKind kind, std::string what,
+               std::string ours) {
+  all.push_back(row_of(std::move(what), kind, std::move(ours)));
+  all.back().agrees = all.back().published == all.back().ours;
+}
+
+void reproduced(std::vector<PublishedNumber>& all, std::string what, std::string ours) {
+  add_exact(all, PublishedKind::kReproduced, std::move(what), std::move(ours));
+}
+
+void computed(std::vector<PublishedNumber>& all, std::string what, std::string ours) {
+  add_exact(all, PublishedKind::kComputed, std::move(what), std::move(ours));
 }
 
 void add_splits(std::vector<PublishedNumber>& all) {
@@ -63,9 +71,8 @@ void add_splits(std::vector<PublishedNumber>& all) {
       for (const Rows& piece : DataParallel(devices, false).split(batch)) {
         rows.push_back(piece.count);
       }
-      all.push_back(exact(PublishedKind::kReproduced,
-                          fmt::format("DataParallel, {} rows on {} GPUs", batch, devices),
-                          fmt::format("{}", fmt::join(rows, ","))));
+      reproduced(all, fmt::format("DataParallel, {} rows on {} GPUs", batch, devices),
+                 fmt::format("{}", fmt::join(rows, ",")));
     }
   }
 }
@@ -81,8 +88,7 @@ void add_buckets(std::vector<PublishedNumber>& all) {
        {Buckets{
             "DDP buckets of 100, 200, 100, 50 floats, limit 400 B", {400, 800, 400, 200}, {400}},
         Buckets{"DDP buckets of 4 x 10 floats, limits 40 and 80 B", {40, 40, 40, 40}, {40, 80}}}) {
-    all.push_back(exact(PublishedKind::kReproduced, each.what,
-                        fmt::format("{}", assign_buckets(each.bytes, each.limits))));
+    reproduced(all, each.what, fmt::format("{}", assign_buckets(each.bytes, each.limits)));
   }
 }
 
@@ -98,9 +104,8 @@ void add_epoch(std::vector<PublishedNumber>& all) {
   spec.input.train_rows = 2048;
   const Ddp scheme{DdpSettings()};
   const StepPrograms programs(spec, &scheme);
-  all.push_back(exact(PublishedKind::kReproduced,
-                      "steps of an epoch, 2048 samples, batch 32 on each of 8 ranks",
-                      std::to_string(Schedule(config.training, programs).steps())));
+  reproduced(all, "steps of an epoch, 2048 samples, batch 32 on each of 8 ranks",
+             std::to_string(Schedule(config.training, programs).steps()));
 }
 
 /// Memory that PyTorch's caching allocator takes for a tensor: blocks of 512 bytes. From 10 MiB on
@@ -141,9 +146,8 @@ void add_zero_bytes(std::vector<PublishedNumber>& all) {
   const std::int64_t before = 2 * model + buckets;
   const std::int64_t temporaries = 2 * weight;
   const auto add = [&](const char* when, std::int64_t bytes, const char* assumption = "") {
-    all.push_back(exact(PublishedKind::kComputed,
-                        fmt::format("ZeRO recipe, peak memory {}{}", when, assumption),
-                        fmt::format("{} MB", bytes / 1'000'000)));
+    computed(all, fmt::format("ZeRO recipe, peak memory {}{}", when, assumption),
+             fmt::format("{} MB", bytes / 1'000'000));
   };
   constexpr const char* kAssumption = ", assuming that the last bucket takes a cached block";
   add("after the local model", model);
@@ -177,9 +181,8 @@ void add_zero_stages(std::vector<PublishedNumber>& all) {
     const double bytes = 2 * share(scheme, Category::kParameters) +
                          2 * share(scheme, Category::kGradients) +
                          12 * share(scheme, Category::kOptimizer);
-    all.push_back(exact(PublishedKind::kComputed,
-                        fmt::format("ZeRO, 7.5e9 parameters on each of 64 ranks, {}", by),
-                        fmt::format("{:.1f} GB", kParameters * bytes / 1e9)));
+    computed(all, fmt::format("ZeRO, 7.5e9 parameters on each of 64 ranks, {}", by),
+             fmt::format("{:.1f} GB", kParameters * bytes / 1e9));
   };
   add("DDP", Ddp({}));
   add("stage 1", Zero(1, {}));
@@ -193,10 +196,10 @@ void add_deepspeed_estimates(std::vector<PublishedNumber>& all) {
   constexpr double kParameters = 2851e6, kLargestLayer = 32e6;
   constexpr int kRanks = 8;
   const auto add = [&](const char* stage, double bytes) {
-    all.push_back(exact(
-        PublishedKind::kComputed,
+    computed(
+        all,
         fmt::format("DeepSpeed's estimate, 2851e6 parameters on each of 8 GPUs, stage {}", stage),
-        fmt::format("{:.2f} GB", bytes / (1 << 30))));
+        fmt::format("{:.2f} GB", bytes / (1 << 30)));
   };
   const Zero two(2, {}), three(3, {});
   add("2", kParameters * (4 * held_share(two, Category::kParameters, kRanks) +
@@ -222,16 +225,38 @@ void add_traffic(std::vector<PublishedNumber>& all) {
   constexpr int kRanks = 8;
   const double ddp = sent_over_gradients(SchemeKind::kDdp, kRanks);
   const double sharded = sent_over_gradients(SchemeKind::kZero1, kRanks);
-  const auto add = [&](std::string what, std::string ours) {
-    all.push_back(exact(PublishedKind::kReproduced, std::move(what), std::move(ours)));
-  };
-  add("all-reduce of 8 ranks, bytes that a rank sends for a byte, 2 (n - 1) / n",
-      fmt::format("{:.2f}", ddp));
-  add("reduce-scatter and all-gather of 8 ranks, bytes that a rank sends for a byte, twice "
-      "(n - 1) / n",
-      fmt::format("{:.2f}", sharded));
-  add("ZeRO, bytes that a rank sends with stage 2, over those without",
-      fmt::format("{:.3g}x", sent_over_gradients(SchemeKind::kZero2, kRanks) / ddp));
+  reproduced(all, "all-reduce of 8 ranks, bytes that a rank sends for a byte, 2 (n - 1) / n",
+             fmt::format("{:.2f}", ddp));
+  reproduced(all,
+             "reduce-scatter and all-gather of 8 ranks, bytes that a rank sends for a byte, twice "
+             "(n - 1) / n",
+             fmt::format("{:.2f}", sharded));
+  reproduced(all, "ZeRO, bytes that a rank sends with stage 2, over those without",
+             fmt::format("{:.3g}x", sent_over_gradients(SchemeKind::kZero2, kRanks) / ddp));
+}
+
+/// The flops of rank 0's step before its loss or after it, and the bytes that it sends meanwhile.
+struct PricedPart {
+  double flops = 0, bytes = 0;
+};
+
+PricedPart priced_part(const Run& run, bool is_forward) {
+  const WorkloadPrograms programs(run);
+  const auto empty = [&](const char* name) { return Program(name, programs.step().buffers()); };
+  Program computing = empty("computing"), sending = empty("sending");
+  bool is_after_loss = false;
+  for (Node node : programs.step().nodes()) {
+    is_after_loss = is_after_loss || node.phase == Phase::kLoss;
+    if (is_after_loss == is_forward) continue;
+    node.waits.clear();
+    if (std::holds_alternative<Collective>(node.op)) {
+      sending.add(std::move(node));
+    } else if (node.phase == Phase::kForward || node.phase == Phase::kBackward) {
+      computing.add(std::move(node));
+    }
+  }
+  return {.flops = static_cast<double>(price_of(computing).total.flops),
+          .bytes = static_cast<double>(bytes_sent(sending, programs.mesh()))};
 }
 
 /// From where a part of a layer's products takes longer than its messages in 16 bits. Counted as
@@ -270,10 +295,9 @@ void add_communication_bounds(std::vector<PublishedNumber>& all) {
     };
     const PricedPart two = part(2), four = part(4);
     const double flops = four.flops - two.flops;
-    const double bytes = four.data_bytes + four.tensor_bytes - two.data_bytes - two.tensor_bytes;
+    const double bytes = four.bytes - two.bytes;
     const double needed = bound.has * (bytes / kBytesPerS) / (flops / kFlopsPerS);
-    all.push_back(exact(PublishedKind::kReproduced, bound.what,
-                        fmt::format("{:.0f}", std::round(needed / 50) * 50)));
+    reproduced(all, bound.what, fmt::format("{:.0f}", std::round(needed / 50) * 50));
   }
 }
 
@@ -286,8 +310,7 @@ std::string server_exchange_text(int senders, int servers) {
 
 void add_servers(std::vector<PublishedNumber>& all) {
   const auto add = [&](const char* by, std::string ours) {
-    all.push_back(exact(PublishedKind::kComputed, fmt::format("parameter server, 160 MB, {}", by),
-                        std::move(ours)));
+    computed(all, fmt::format("parameter server, 160 MB, {}", by), std::move(ours));
   };
   add("one of 4 GPUs", server_exchange_text(3, 1));
   add("the CPU of 4 GPUs", server_exchange_text(4, 1));
@@ -331,17 +354,16 @@ std::string in_flight_text(const PipelineSpec& pipeline) {
 }
 
 void add_pipelines(std::vector<PublishedNumber>& all) {
-  const auto add = [&](std::string what, std::string ours) {
-    all.push_back(exact(PublishedKind::kReproduced, std::move(what), std::move(ours)));
-  };
   const PipelineSpec gpipe{.stages = 4, .micro_batches = 16, .schedule = PipelineSchedule::kGPipe};
   const PipelineSpec one_by_one{.stages = 8, .micro_batches = 32};
-  add("GPipe, bubble of 4 partitions and 16 micro-batches by (K - 1) / (M + K - 1)",
-      bubble_text(gpipe));
-  add("1F1B, bubble of 8 stages and 32 micro-batches by (p - 1) / (m + p - 1)",
-      bubble_text(one_by_one));
-  add("GPipe, micro-batches in flight of 16, as many as there are", in_flight_text(gpipe));
-  add("1F1B, micro-batches in flight of 32, as many as stages", in_flight_text(one_by_one));
+  reproduced(all, "GPipe, bubble of 4 partitions and 16 micro-batches by (K - 1) / (M + K - 1)",
+             bubble_text(gpipe));
+  reproduced(all, "1F1B, bubble of 8 stages and 32 micro-batches by (p - 1) / (m + p - 1)",
+             bubble_text(one_by_one));
+  reproduced(all, "GPipe, micro-batches in flight of 16, as many as there are",
+             in_flight_text(gpipe));
+  reproduced(all, "1F1B, micro-batches in flight of 32, as many as stages",
+             in_flight_text(one_by_one));
 }
 
 constexpr PipelineSpec kZeroBubbleCase{.stages = 8, .micro_batches = 32};
@@ -362,19 +384,16 @@ double bubble_rate(PipelineSchedule schedule) {
 void add_zero_bubble(std::vector<PublishedNumber>& all) {
   constexpr PipelineSchedule kPlain = PipelineSchedule::kOneForwardOneBackward,
                              kSplit = PipelineSchedule::kZeroBubbleH1;
-  const auto add = [&](std::string what, std::string ours) {
-    all.push_back(exact(PublishedKind::kReproduced, std::move(what), std::move(ours)));
-  };
-  add("1F1B, bubble over passes of 8 stages and 32 micro-batches by (p - 1) / m",
-      percent_text(bubble_rate(kPlain)));
-  add("ZB1P, bubble over passes of 8 stages and 32 micro-batches by (p - 1) / 3 m",
-      percent_text(bubble_rate(kSplit)));
+  reproduced(all, "1F1B, bubble over passes of 8 stages and 32 micro-batches by (p - 1) / m",
+             percent_text(bubble_rate(kPlain)));
+  reproduced(all, "ZB1P, bubble over passes of 8 stages and 32 micro-batches by (p - 1) / 3 m",
+             percent_text(bubble_rate(kSplit)));
   const auto kept = [](PipelineSchedule schedule) {
     const WrittenSchedule written = built_in_schedule(zero_bubble_case(schedule), {}, false);
     return std::ranges::max(examine(written).kept);
   };
-  add("ZB1P, activations of the fullest stage over 1F1B's",
-      fmt::format("{:.3g}x", static_cast<double>(kept(kSplit)) / kept(kPlain)));
+  reproduced(all, "ZB1P, activations of the fullest stage over 1F1B's",
+             fmt::format("{:.3g}x", static_cast<double>(kept(kSplit)) / kept(kPlain)));
   const auto messages = [](PipelineSchedule schedule) {
     double sends = 0;
     const WrittenSchedule written = built_in_schedule(zero_bubble_case(schedule), {}, true);
@@ -384,7 +403,8 @@ void add_zero_bubble(std::vector<PublishedNumber>& all) {
     }
     return sends;
   };
-  add("ZB1P, messages over 1F1B's", fmt::format("{:.3g}x", messages(kSplit) / messages(kPlain)));
+  reproduced(all, "ZB1P, messages over 1F1B's",
+             fmt::format("{:.3g}x", messages(kSplit) / messages(kPlain)));
 }
 
 /// The sums over tensor ranks of a pair of layers, by phase, counted in a program of two pairs. The
@@ -402,9 +422,8 @@ void add_tensor_pair(std::vector<PublishedNumber>& all) {
     if (sum == nullptr || sum->axis != Axis::kTensor) continue;
     ++(sum->name.ends_with("output") ? forward : backward);
   }
-  all.push_back(exact(PublishedKind::kReproduced,
-                      "Megatron-LM, all-reduces of a pair of layers in forward and in backward",
-                      fmt::format("{}, {}", forward / 2, backward)));
+  reproduced(all, "Megatron-LM, all-reduces of a pair of layers in forward and in backward",
+             fmt::format("{}, {}", forward / 2, backward));
 }
 
 /// By the tensors that FlashAttention's benchmark has at its peak, in 16 bits: with standard
@@ -421,10 +440,10 @@ std::string attention_memory_text(AttentionForm form, double length) {
 
 void add_attention_memory(std::vector<PublishedNumber>& all) {
   const auto add = [&](AttentionForm form, std::int64_t length) {
-    all.push_back(exact(PublishedKind::kComputed,
-                        fmt::format("FlashAttention, memory of 16 x 8 heads 64 wide, {}, length {}",
-                                    name_of(form), length),
-                        attention_memory_text(form, static_cast<double>(length))));
+    computed(all,
+             fmt::format("FlashAttention, memory of 16 x 8 heads 64 wide, {}, length {}",
+                         name_of(form), length),
+             attention_memory_text(form, static_cast<double>(length)));
   };
   for (const int length : {128, 512, 1024, 4096}) add(AttentionForm::kStandard, length);
   for (const int length : {512, 1024, 4096, 65536}) add(AttentionForm::kFlash, length);
@@ -452,17 +471,15 @@ void add_gpt2(std::vector<PublishedNumber>& all) {
   const WorkloadPrograms programs({.config = transformer_of(kWidth, kHeads, kBlocks, kLength)});
   const std::int64_t parameters =
       programs.steps().parameter_list().size() + (kTokens + kPositions + 2) * kWidth;
-  all.push_back(exact(PublishedKind::kReproduced, "GPT-2 of 12 blocks 768 wide, parameters",
-                      std::to_string(parameters)));
+  reproduced(all, "GPT-2 of 12 blocks 768 wide, parameters", std::to_string(parameters));
   // A block keeps 18 rows of the width, four means and deviations, and scores twice; outside are
   // two rows, logits twice, a norm's mean and deviation, and losses.
   constexpr std::int64_t kRows = kSequences * kLength;
   constexpr std::int64_t kKept = (2 + 18 * kBlocks) * kRows * kWidth + (4 * kBlocks + 2) * kRows +
                                  2 * kBlocks * kHeads * kRows * kLength + 2 * kRows * kTokens +
                                  kRows;
-  all.push_back(exact(PublishedKind::kComputed,
-                      "GPT-2 of 12 blocks 768 wide, numbers kept for backward of 4 x 64 tokens",
-                      std::to_string(kKept)));
+  computed(all, "GPT-2 of 12 blocks 768 wide, numbers kept for backward of 4 x 64 tokens",
+           std::to_string(kKept));
 }
 
 /// Of a layer, in units of 2048 rows of its width.
@@ -474,13 +491,12 @@ void add_layer_activations(std::vector<PublishedNumber>& all) {
   };
   for (const Layer& each : {Layer{"GPT-3", 96, 12288}, Layer{"MT-NLG", 128, 20480}}) {
     const double scores = 5 * each.heads * kLength / each.width;
-    all.push_back(exact(PublishedKind::kComputed,
-                        fmt::format("activations of scores, {}, by 5 a s / h", each.name),
-                        fmt::format("{:.0f}", scores)));
-    all.push_back(exact(
-        PublishedKind::kComputed,
+    computed(all, fmt::format("activations of scores, {}, by 5 a s / h", each.name),
+             fmt::format("{:.0f}", scores));
+    computed(
+        all,
         fmt::format("share of scores in a layer's activations of 34 + 5 a s / h, {}", each.name),
-        fmt::format("{:.0f} %", 100 * scores / (kOthers + scores))));
+        fmt::format("{:.0f} %", 100 * scores / (kOthers + scores)));
   }
 }
 
@@ -494,9 +510,8 @@ void add_layer_flops(std::vector<PublishedNumber>& all) {
                               op_if<AttentionGrad>(node.op) != nullptr;
     if (has_products) flops += static_cast<double>(cost_of(node.op).flops);
   }
-  all.push_back(exact(PublishedKind::kReproduced,
-                      "products of a layer of GPT-3 on 2048 tokens, by 72 s h^2 (1 + s / 6 h)",
-                      fmt::format("{:.1f} TFLOP", flops / 1e12)));
+  reproduced(all, "products of a layer of GPT-3 on 2048 tokens, by 72 s h^2 (1 + s / 6 h)",
+             fmt::format("{:.1f} TFLOP", flops / 1e12));
 }
 
 class NoOutput final : public TrainObserver {

@@ -131,10 +131,9 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   // The plots that the course (docs/sheets.md) asks for.
   for (const char* part :
        {">ideal<", ">Amdahl, fitted<", "Where the time of a step goes", ">exposed communication<",
-        "Simulated: a rank's step with ", ">ready, waits its turn<", "Roofline of the ops",
-        ">roof, measured here<", "Throughput against batch size", "Memory by category",
-        ">optimizer<", "Measured step times against predicted (simulated) ones",
-        "class=\"bs-error\""}) {
+        "Roofline of the ops", ">roof, measured here<", "Throughput against batch size",
+        "Memory by category", ">optimizer<",
+        "Measured step times against predicted (simulated) ones", "class=\"bs-error\""}) {
     EXPECT_THAT(html, HasSubstr(part));
   }
 }

@@ -158,6 +158,8 @@ TEST(WhatIf, OtherChangesScaleTheMeasuredStepAsTheSimulatedOne) {
   const PredictedGain none = gain_with(gains_of(results), "batch");
   EXPECT_FALSE(none.gain.has_value());
   EXPECT_EQ(none.made_from, "no card");
+  EXPECT_EQ(gain_with(gains_of(results), "affinity").made_from,
+            "no card has rates of bound threads");
 }
 
 // A pause stays as long whatever is computed beside it.
@@ -183,14 +185,15 @@ TEST(WhatIf, ShowsOnlyWhatTheTrainersDoAndWhatIsNotSet) {
   };
   const auto plain = change_keys(changes({}));
   EXPECT_THAT(plain, AllOf(Contains("fused"), Contains("bf16"), Contains("batch"),
-                           Contains("accumulate"), Contains("threads")));
+                           Contains("accumulate"), Contains("threads"), Contains("affinity")));
   EXPECT_THAT(plain, AllOf(Not(Contains("no-delay")), Not(Contains("factor")),
                            Not(Contains("overlap")), Not(Contains("worker"))));
   EXPECT_THAT(change_keys(changes({{"update", "fused"}})), Not(Contains("fused")));
   EXPECT_THAT(change_keys(changes({{"dim", "1024"}})), Not(Contains("fused"))) << "auto chooses it";
   EXPECT_THAT(change_keys(changes({{"precision", "bf16"}})), Not(Contains("bf16")));
   const auto ranks = change_keys(changes({{"ranks", "2"}}));
-  EXPECT_THAT(ranks, AllOf(Contains("factor"), Contains("bucket-4"), Not(Contains("overlap"))));
+  EXPECT_THAT(ranks, AllOf(Contains("factor"), Contains("bucket-4"), Contains("reproducible"),
+                           Not(Contains("overlap"))));
   EXPECT_THAT(change_keys(changes({{"ranks", "2"}, {"bucket-mib", "4"}})),
               Not(Contains("bucket-4")));
   EXPECT_THAT(change_keys(changes({{"ranks", "2"}, {"scheme", "factor"}})),

@@ -230,8 +230,7 @@ class StudentsWork {
       for (const Measurement& measured : section.results.cases) {
         const Workload& workload = measured.workload();
         const bool is_plain = workload.scheme() == SchemeKind::kSingle && !workload.pytorch &&
-                              !workload.sum && measured.what().made == nullptr &&
-                              !workload.config.training.evaluate_only &&
+                              measured.what().made == nullptr &&
                               workload.config.data.kind == DataKind::kRandn;
         if (is_plain) return &measured;
       }
@@ -504,7 +503,7 @@ class StudentsWork {
     Tally tally;
     for (const ReportSection& section : report_->sections) {
       for (const Measurement& measured : section.results.cases) {
-        if (measured.workload().sum || measured.workload().pytorch) continue;
+        if (measured.workload().pytorch) continue;
         const std::string name =
             fmt::format("{}.{}", section.experiment->name, measured.what().key);
         if (section.results.card) check_floor(name, measured, *section.results.card, tally);

@@ -39,14 +39,6 @@ std::vector<std::string> keys_of(const Results& results) {
   return keys;
 }
 
-std::vector<std::string> keys_within_cores(const Results& results) {
-  std::vector<std::string> within;
-  for (const Measurement& measured : results.cases) {
-    if (!measured.what().beyond_cores) within.push_back(measured.what().key);
-  }
-  return within;
-}
-
 DeviceMemory memory_of(const Measurement& measured) {
   return planned_memory(measured.workload()).front();
 }
@@ -163,13 +155,6 @@ std::string fastest_text(const Fastest& fastest, const std::vector<std::string>&
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
   return fmt::format("{}: {}{}.", what, fastest.is_alone() ? "" : "undecided among ",
                      list_text(ties));
-}
-
-Estimate relative_gain(const Results& results, const Comparison& one, const Comparison& other) {
-  const auto step_s = [&](const std::string& key) { return results.at(key).mean_s_by_start(); };
-  return estimate_by_round(
-      std::array{step_s(one.a), step_s(one.b), step_s(other.a), step_s(other.b)},
-      [](std::span<const double> s) { return s[0] / s[1] / (s[2] / s[3]); });
 }
 
 namespace {

@@ -28,9 +28,8 @@ int compared_with_one(const Setting& setting);
 /// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
 std::string several_words(int count, std::string_view noun, bool is_first = false);
 
-/// Keys of all cases, and of those that answers may use: within the cores, perhaps none.
+/// Keys of all cases.
 std::vector<std::string> keys_of(const Results& results);
-std::vector<std::string> keys_within_cores(const Results& results);
 
 /// The planned memory of the first device or rank.
 DeviceMemory memory_of(const Measurement& measured);
@@ -64,16 +63,6 @@ bool is_rounding(double difference);
 /// stages, and for copies of the model.
 Estimate waiting_share(const Measurement& measured);
 
-/// The bytes of the gradients that DDP's step reduces together, in their order.
-std::vector<std::int64_t> bucket_bytes(const Workload& workload);
-
-/// A part of rank 0's step, priced: that before the loss, or that after it.
-struct PricedPart {
-  double flops = 0;
-  double tensor_bytes = 0, data_bytes = 0;  // sent to tensor ranks, and to those with other rows
-};
-PricedPart priced_part(const Run& workload, bool is_forward);
-
 /// The bytes of `a` as a multiple of those of `b`.
 double times_the_bytes(std::int64_t a, std::int64_t b);
 
@@ -85,17 +74,10 @@ std::string model_text(const Workload& workload);
 std::vector<double> op_seconds(const Measurement& measured,
                                const std::function<bool(const OpTime& op)>& takes);
 
-/// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
-/// if it has no such op.
-std::string_view pytorch_name(const OpTime& op);
-
 /// Where throughput saturates, for cases with batches that double each time: the batch after which
 /// no doubling certainly gains a tenth. `whose` is empty or " of two ranks".
 std::string saturation_text(const Results& results, const std::vector<std::string>& by_batch,
                             std::string_view whose = "");
-
-/// The speed-up of one comparison as a multiple of another's.
-Estimate relative_gain(const Results& results, const Comparison& one, const Comparison& other);
 
 /// "Fastest: A.", or "Fastest: undecided among A and B." `names` are indexed as in
 /// `fastest`; `what` may also be "Fastest of the schemes".

@@ -57,6 +57,14 @@ std::string dominated_text(const Measurement& measured) {
       largest_text(largest, fmt::format("a step of {} ranks", measured.workload().ranks)));
 }
 
+/// The speed-up of one comparison as a multiple of another's.
+Estimate relative_gain(const Results& results, const Comparison& one, const Comparison& other) {
+  const auto step_s = [&](const std::string& key) { return results.at(key).mean_s_by_start(); };
+  return estimate_by_round(
+      std::array{step_s(one.a), step_s(one.b), step_s(other.a), step_s(other.b)},
+      [](std::span<const double> s) { return s[0] / s[1] / (s[2] / s[3]); });
+}
+
 Findings comm_vs_compute_findings(const Results& results) {
   const int ranks = compared_ranks(results);
   std::vector<std::string> labels;

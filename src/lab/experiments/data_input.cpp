@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "lab/experiments/findings_of.h"
 
@@ -161,7 +163,7 @@ void add_free_computing(FindingsOf& all, const Estimate& disk) {
 Findings io_delay_findings(const Results& results) {
   const Measurement& none = results.at(kSlow);
   const Estimate computing = share_of(none, computing_phases());
-  const Estimate disk = share_of(none, disk_phases());
+  const Estimate disk = share_of(none, std::array<std::string_view, 2>{"data", "injected"});
   FindingsOf all(results);
   all.timed("bottleneck",
             fmt::format("With no workers {}; a step takes {}.",

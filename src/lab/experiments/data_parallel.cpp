@@ -28,24 +28,6 @@ std::string devices_key(int devices) {
   return fmt::format("devices-{}", devices);
 }
 
-FindingTable memory_table(const std::vector<NamedMemory>& devices) {
-  FindingTable table{.title = "Memory of each device, as planned and allocated",
-                     .name = "memory-table",
-                     .columns = {"device", "total"}};
-  // The runs of experiments save no checkpoints.
-  for (const Category category : kValuesOf<Category>) {
-    if (!is_optional(category)) table.columns.emplace_back(name_of(category));
-  }
-  for (const auto& [name, memory] : devices) {
-    std::vector<std::string>& row = table.rows.emplace_back();
-    row = {name, human_bytes(memory.bytes)};
-    for (const Category category : kValuesOf<Category>) {
-      if (!is_optional(category)) row.push_back(human_bytes(memory.by_category[category]));
-    }
-  }
-  return table;
-}
-
 /// The devices of these measurements, with names like "DataParallel, device 1".
 std::vector<NamedMemory> devices_of_cases(
     const std::vector<std::pair<std::string, const Measurement*>>& cases) {
@@ -233,7 +215,6 @@ Findings data_parallel_findings(const Results& results) {
            "alone",
            "beyond"})
       .table(load_table(several))
-      .table(memory_table(memory))
       .phases(labels)
       .plot(memory_plot("Memory by category", memory));
 }
@@ -308,7 +289,6 @@ Findings dp_vs_ddp_findings(const Results& results) {
               {"p95 above the median, of a start", spread},
               {"computes", "device or rank 0 computes"},
               "communication"})
-      .table(memory_table(memory))
       .phases({"DataParallel", "DDP"})
       .plot(memory_plot("Memory by category", memory));
 }
@@ -323,7 +303,7 @@ Experiment data_parallel_experiment() {
           data_parallel_cases,
           data_parallel_findings,
           "gain proportion moving load equal where alone-* uneven memory table devices-table "
-          "memory-table phases-plot memory-plot",
+          "phases-plot memory-plot",
           false};
 }
 
@@ -333,7 +313,7 @@ Experiment dp_vs_ddp_experiment() {
           "How do utilization, variance and memory of the two compare on the same devices?",
           dp_vs_ddp_cases,
           dp_vs_ddp_findings,
-          "gain utilization variance acceptable memory bytes table memory-table phases-plot "
+          "gain utilization variance acceptable memory bytes table phases-plot "
           "memory-plot"};
 }
 

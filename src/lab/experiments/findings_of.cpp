@@ -50,13 +50,6 @@ Column::Column(std::string its_title,
 
 namespace {
 
-Column against(const std::string& reference, std::string title, bool is_speed) {
-  return {std::move(title), [=](const CaseData& of) {
-            const Comparison gain = of.results()->compare(reference, of.what().key);
-            return factor_text(is_speed ? gain.speed() : gain.ratio);
-          }};
-}
-
 void add_columns(FindingTable& table, const std::vector<Column>& columns) {
   for (const Column& column : columns) {
     table.columns.push_back(column.title);
@@ -67,11 +60,9 @@ void add_columns(FindingTable& table, const std::vector<Column>& columns) {
 }  // namespace
 
 Column speed_against(const std::string& reference, std::string title) {
-  return against(reference, std::move(title), true);
-}
-
-Column time_against(const std::string& reference, std::string title) {
-  return against(reference, std::move(title), false);
+  return {std::move(title), [=](const CaseData& of) {
+            return factor_text(of.results()->compare(reference, of.what().key).speed());
+          }};
 }
 
 FindingsOf& FindingsOf::timed(std::string name, std::string text, std::optional<Word> word) {

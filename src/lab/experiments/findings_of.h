@@ -39,9 +39,8 @@ struct Column {
   Column(std::string its_title, std::function<std::string(const Measurement& measured)> its_text);
 };
 
-/// How many times as fast as another case, or as long.
+/// How many times as fast as another case.
 Column speed_against(const std::string& reference, std::string title);
-Column time_against(const std::string& reference, std::string title);
 
 /// A comparison to make: the condition of `b` and that of `a` in words, "with ddp". A name is that
 /// of the finding; without one it is `b`.

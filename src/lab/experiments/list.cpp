@@ -9,17 +9,15 @@
 namespace barestep {
 
 // Each is defined in a file of its subject.
-Experiment affinity_experiment(), all_reduce_experiment(), amdahl_experiment(),
-    attention_experiment(), batch_scaling_experiment(), batch_sweep_experiment(),
-    bit_flips_experiment(), bucket_model_experiment(), comm_vs_compute_experiment(),
+Experiment amdahl_experiment(), attention_experiment(), batch_scaling_experiment(),
+    batch_sweep_experiment(), bit_flips_experiment(), comm_vs_compute_experiment(),
     data_parallel_experiment(), ddp_amp_experiment(), ddp_ladder_experiment(), delay_experiment(),
-    dp_vs_ddp_experiment(), hybrid_experiment(), imbalance_experiment(), int8_experiment(),
-    io_delay_experiment(), limits_experiment(), local_sgd_experiment(), matmul_experiment(),
-    memory_experiment(), model_parallel_experiment(), monitor_experiment(), no_sync_experiment(),
-    pipeline_experiment(), precision_experiment(), profile_experiment(), pytorch_experiment(),
-    reproducibility_experiment(), rounding_experiment(), same_bits_experiment(),
-    sharding_experiment(), staleness_experiment(), strong_scaling_experiment(), tensor_experiment(),
-    two_splits_experiment(), warmup_experiment();
+    dp_vs_ddp_experiment(), hybrid_experiment(), imbalance_experiment(), io_delay_experiment(),
+    local_sgd_experiment(), matmul_experiment(), memory_experiment(), model_parallel_experiment(),
+    monitor_experiment(), no_sync_experiment(), pipeline_experiment(), precision_experiment(),
+    profile_experiment(), pytorch_experiment(), reproducibility_experiment(), rounding_experiment(),
+    sharding_experiment(), strong_scaling_experiment(), two_splits_experiment(),
+    warmup_experiment();
 
 std::span<const Experiment> experiments() {
   static const std::vector<Experiment> all = {
@@ -28,14 +26,11 @@ std::span<const Experiment> experiments() {
       reproducibility_experiment(), data_parallel_experiment(),  two_splits_experiment(),
       model_parallel_experiment(),  strong_scaling_experiment(), comm_vs_compute_experiment(),
       dp_vs_ddp_experiment(),       delay_experiment(),          batch_scaling_experiment(),
-      imbalance_experiment(),       ddp_ladder_experiment(),     bucket_model_experiment(),
-      all_reduce_experiment(),      no_sync_experiment(),        sharding_experiment(),
-      staleness_experiment(),       local_sgd_experiment(),      tensor_experiment(),
-      pipeline_experiment(),        hybrid_experiment(),         limits_experiment(),
-      memory_experiment(),          precision_experiment(),      rounding_experiment(),
-      ddp_amp_experiment(),         int8_experiment(),           affinity_experiment(),
-      matmul_experiment(),          attention_experiment(),      same_bits_experiment(),
-      bit_flips_experiment(),       pytorch_experiment()};
+      imbalance_experiment(),       ddp_ladder_experiment(),     no_sync_experiment(),
+      sharding_experiment(),        local_sgd_experiment(),      pipeline_experiment(),
+      hybrid_experiment(),          memory_experiment(),         precision_experiment(),
+      rounding_experiment(),        ddp_amp_experiment(),        matmul_experiment(),
+      attention_experiment(),       bit_flips_experiment(),      pytorch_experiment()};
   return all;
 }
 

@@ -15,8 +15,7 @@ namespace {
 
 /// Differences in utilization below this many points do not count.
 constexpr double kMorePercent = 10;
-/// Memory and clocks that change by less are called constant; the monitor uses the same limit for
-/// clocks.
+/// Memory that changes by less is called constant.
 constexpr double kSteadyShare = 1.02;
 
 /// The source of a device's gauges: a GPU has its own, the CPU uses the host's.
@@ -110,19 +109,8 @@ Finding change_of(const Results& results, const char* source, const Growth& of,
           side};
 }
 
-std::string clock_rate_text(const Results& results, const GaugeNames& names) {
-  CaseLevel all;
-  for (const Measurement& measured : results.cases) {
-    const CaseLevel level = level_of(measured, names.source, names.clock);
-    all.least = std::min(all.least, level.least);
-    all.most = std::max(all.most, level.most);
-  }
-  if (all.most < all.least) return "The clock cannot be read here.";
-  return fmt::format(
-      "The clock was {}: {:.0f} to {:.0f} MHz, so times measured at different moments may differ "
-      "by {}.",
-      all.most <= kSteadyShare * all.least ? "steady" : "not steady", all.least, all.most,
-      percent_text(all.most / all.least - 1));
+std::string energy_of(const std::vector<double>& joules) {
+  return fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median));
 }
 
 std::string energy_text(FindingsOf& all, const Results& results) {
@@ -131,8 +119,7 @@ std::string energy_text(FindingsOf& all, const Results& results) {
   for (const Measurement& measured : results.cases) {
     std::vector<double> joules = joules_by_start(measured);
     if (joules.empty()) continue;
-    names.push_back(fmt::format("{}, {} mJ", batch_text(measured),
-                                number_text(1e3 * estimate_of(joules).median)));
+    names.push_back(fmt::format("{}, {}", batch_text(measured), energy_of(joules)));
     energy.push_back({"energy, " + measured.what().key, std::move(joules)});
   }
   if (energy.empty()) return "No power is reported here, so energy is not known.";
@@ -151,16 +138,6 @@ std::vector<std::string> marks_of(const Results& results) {
     }
   }
   return {marks.begin(), marks.end()};
-}
-
-PlotSeries busy_points(const Results& results, const GaugeNames& names) {
-  PlotSeries busy{.name = results.setting.on_gpu ? "GPU busy" : "cores busy by this run"};
-  for (const Measurement& measured : results.cases) {
-    const CaseLevel level = level_of(measured, names.source, names.busy);
-    if (level.means.empty()) continue;
-    busy.points.push_back(plot_point(batch_of(measured), estimate_of(level.means)));
-  }
-  return busy;
 }
 
 Findings monitor_findings(const Results& results) {
@@ -184,29 +161,21 @@ Findings monitor_findings(const Results& results) {
                 {"memory", names.memory, "MiB", "memory grows with the batch", kSteadyShare},
                 std::divides<double>());
   all.timed(busy.name, busy.text, busy.word).untimed(memory.name, memory.text, memory.word);
-  all.timed("energy", energy_text(all, results)).untimed("clock", clock_rate_text(results, names));
+  all.timed("energy", energy_text(all, results));
   if (const std::vector<std::string> marks = marks_of(results); !marks.empty()) {
     all.untimed("mark", fmt::format("Read these figures with care: {}.", list_text(marks)));
   }
-  return all
-      .table("The machine during the steady steps: mean (lowest to highest)",
-             {"batch",
-              "samples-per-s",
-              level("busy", names.busy, "%"),
-              level("memory", names.memory, "MiB"),
-              level("clock", names.clock, "MHz"),
-              level("power", "power_w", "W"),
-              {"energy of a sample",
-               [](const Measurement& measured) -> std::string {
-                 const std::vector<double> joules = joules_by_start(measured);
-                 if (joules.empty()) return "-";
-                 return fmt::format("{} mJ", number_text(1e3 * estimate_of(joules).median));
-               }}})
-      .plot({.title = "Utilization against the batch, with the ends of its interval",
-             .x_label = "batch size",
-             .y_label = "%",
-             .log_x = true,
-             .series = {busy_points(results, names)}});
+  return all.table("The machine during the steady steps: mean (lowest to highest)",
+                   {"batch",
+                    "samples-per-s",
+                    level("busy", names.busy, "%"),
+                    level("memory", names.memory, "MiB"),
+                    level("clock", names.clock, "MHz"),
+                    level("power", "power_w", "W"),
+                    {"energy of a sample", [](const Measurement& measured) {
+                       const std::vector<double> joules = joules_by_start(measured);
+                       return joules.empty() ? "-" : energy_of(joules);
+                     }}});
 }
 
 }  // namespace
@@ -218,7 +187,7 @@ Experiment monitor_experiment() {
           "and what does a larger batch change?",
           monitor_cases,
           monitor_findings,
-          "busy energy memory clock mark table plot"};
+          "busy energy memory mark table"};
 }
 
 }  // namespace barestep

@@ -11,7 +11,10 @@
 #include "lab/experiments/findings_of.h"
 
 namespace barestep {
+namespace {
 
+/// The names in PyTorch's profiler of what an op of a module's step computes with --fusion on; "-"
+/// if it has no such op.
 std::string_view pytorch_name(const OpTime& op) {
   static const std::map<std::string_view, std::string_view> names = {
       {"bias_relu", "aten::relu"},
@@ -37,8 +40,6 @@ std::string_view pytorch_name(const OpTime& op) {
   const auto found = names.find(op.name);
   return found == names.end() ? "-" : found->second;
 }
-
-namespace {
 
 std::vector<Case> profile_cases(const Setting& setting) {
   Case what = new_case(setting, "profiled", base_workload(setting));

@@ -19,7 +19,9 @@ const std::vector<CaseRow> kReductionRungs = {
     {"per-tensor", "each tensor after backward", "--bucket-mib 1e-06 --no-overlap"},
     {"flat", "all in one message after backward", "--bucket-mib 999999 --no-overlap"},
     {"overlapped", "each tensor during backward", "--bucket-mib 1e-06"},
-    {"buckets", "buckets during backward"}};
+    {"buckets-4", "buckets of 4 MiB during backward", "--bucket-mib 4"},
+    {"buckets-12", "buckets of 12 MiB during backward", "--bucket-mib 12"},
+    {"buckets", "buckets of 25 MiB during backward"}};
 
 Workload reducing_workload(const Setting& setting) {
   return with(ddp_workload(setting, compared_with_one(setting)), "--update separate");
@@ -29,9 +31,15 @@ std::string several_ranks(const Results& results, bool is_first) {
   return several_words(compared_with_one(results.setting), "rank", is_first);
 }
 
+/// The buckets of gradients that DDP's step reduces.
 Column reductions_of_step() {
   return {"reductions a step", [](const Measurement& measured) {
-            return std::to_string(std::ssize(bucket_bytes(measured.workload())));
+            const WorkloadPrograms programs(measured.workload());
+            return std::to_string(std::ranges::count_if(
+                programs.steps().train().program.nodes(), [](const Node& node) {
+                  const auto* const sum = op_if<AllReduce>(node.op);
+                  return sum != nullptr && sum->name.starts_with("bucket ");
+                }));
           }};
 }
 
@@ -138,7 +146,10 @@ Findings no_sync_findings(const Results& results) {
                [](const Measurement& measured) {
                  return reduces_in_each(measured) ? "in each" : "once, as in no_sync()";
                }},
-              time_against("one", "time against one micro-step"),
+              {"time against one micro-step",
+               [&](const Measurement& measured) {
+                 return factor_text(results.compare("one", measured.what().key).ratio);
+               }},
               reductions_of_step(),
               "sends",
               "time",
@@ -237,21 +248,11 @@ Findings ddp_amp_findings(const Results& results) {
 
 }  // namespace
 
-std::vector<std::int64_t> bucket_bytes(const Workload& workload) {
-  const WorkloadPrograms programs(workload);
-  std::vector<std::int64_t> all;
-  for (const Node& node : programs.steps().train().program.nodes()) {
-    const auto* const sum = op_if<AllReduce>(node.op);
-    if (sum == nullptr || !sum->name.starts_with("bucket ")) continue;
-    all.push_back(cost_of(node.op).message_bytes);
-  }
-  return all;
-}
-
 Experiment ddp_ladder_experiment() {
   return {"ddp-ladder",
           "From messages to buckets",
-          "What do larger messages, overlap with backward, and both together gain?",
+          "What do larger messages, overlap with backward, and both together gain, and which size "
+          "of buckets is best?",
           [](const Setting& setting) {
             return cases_of(setting, reducing_workload(setting), kReductionRungs);
           },

@@ -154,7 +154,8 @@ PlotSeries law_curve(const Results& results, const char* name, SeriesStyle style
 }
 
 Findings scaling_findings(const Results& results) {
-  const std::vector<std::string> keys = keys_within_cores(results);
+  std::vector<std::string> keys = keys_of(results);
+  std::erase_if(keys, [&](const std::string& key) { return results.at(key).what().beyond_cores; });
   FindingsOf all(results);
   Estimate serial{1, 1, 1};
   if (keys.size() < 2) {

@@ -68,7 +68,9 @@ Findings sharding_findings(const Results& results) {
   FindingsOf all(results);
   all.fastest(fmt::format("Fastest of the schemes on {}", ranks), schemes);
   all.compare(pairs).compare(
-      {{"server", "all-serve", "with every rank a server", "with one", "more-servers"}});
+      {{"server", "all-serve", "with every rank a server", "with one", "more-servers"},
+       {"ddp", "tensor", "with every layer shared", "with the batch shared", "layers-shared"}},
+      {.as_family = false});
   add_memory(all, results, schemes);
   return all
       .untimed("losses",
@@ -106,7 +108,8 @@ Experiment sharding_experiment() {
           "cost in memory, bytes and time, and when is each the right one?",
           sharding_cases,
           sharding_findings,
-          "fastest more-servers least-memory zero2-memory zero3-memory losses links simulated-* "
+          "fastest more-servers layers-shared least-memory zero2-memory zero3-memory losses links "
+          "simulated-* "
           "table simulated-table phases-plot"};
 }
 

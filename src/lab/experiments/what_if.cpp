@@ -67,6 +67,7 @@ std::vector<CaseRow> rows_of(const Setting& setting, const Workload& run) {
     add(run.has_ranks(), fmt::format("bucket-{}", mib), fmt::format("--bucket-mib {}", mib));
   }
   add(run.has_ranks(), "factor", "--scheme factor");
+  add(run.has_ranks() && !config.training.chunk_rows, "reproducible", "--reproducible 8");
   add(true, "accumulate", fmt::format("--accumulate {}", 2 * config.training.accumulate));
   add(choose_update(config, run.kind()).update != Update::kFused ||
           config.training.update != Update::kAuto,
@@ -76,6 +77,7 @@ std::vector<CaseRow> rows_of(const Setting& setting, const Workload& run) {
   const int threads = config.device.threads.value_or(setting.units);
   const int others = 2 * threads * run.ranks <= setting.units ? 2 * threads : threads / 2;
   add(!run.on_gpu && others > 0, "threads", fmt::format("--threads {}", others));
+  add(config.device.affinity == Affinity::kNone, "affinity", "--affinity compact");
   return rows;
 }
 
@@ -243,7 +245,10 @@ PredictedGain predicted_gain(const Results& results, const Change& change) {
     gain.gain = ratio_by_round(measured.mean_s_by_start(), *steps);
     return gain;
   }
-  gain.made_from = why_not_simulated(results, measured.workload());
+  const bool binds =
+      change.run.config.device.affinity != measured.workload().config.device.affinity;
+  gain.made_from = binds ? "no card has rates of bound threads"
+                         : why_not_simulated(results, measured.workload());
   if (gain.made_from.empty()) gain.made_from = why_not_simulated(results, change.run);
   if (gain.made_from.empty()) predict_by_ratio(results, change.run, gain);
   return gain;

@@ -397,7 +397,6 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
 }
 
 std::string why_no_prediction(const Workload& workload, const MachineCard& card) {
-  if (workload.sum) return "an all-reduce that is measured alone is no step";
   const Precision precision = workload.config.device.precision;
   if (has_rate(card, precision)) return "";
   return fmt::format("the card of {} has no rate of products in {}", card.name, name_of(precision));

@@ -15,7 +15,6 @@
 namespace barestep {
 
 std::string_view program_of(const Workload& workload) {
-  if (workload.sum) return "mlp_lab";
   return workload.pytorch ? "practical.py" : program_name(workload.config);
 }
 
@@ -34,39 +33,9 @@ std::vector<std::string> arguments_of_script(const Workload& workload) {
           "--threads",    std::to_string(workload.config.device.threads.value_or(0))};
 }
 
-std::vector<std::string> arguments_of_sum(const Workload& workload) {
-  std::vector<std::string> all = {"all-reduce",
-                                  "--bytes",
-                                  std::to_string(workload.sum->bytes),
-                                  "--steps",
-                                  std::to_string(workload.steps()),
-                                  "--device",
-                                  workload.config.device.device};
-  if (!workload.has_ranks()) {
-    all.insert(all.end(), {"--ranks", std::to_string(workload.ranks)});
-  }
-  if (const TransportKind transport = workload.config.parallel.transport;
-      transport != TransportKind::kAuto) {
-    all.insert(all.end(), {"--transport", std::string(name_of(transport))});
-  }
-  return all;
-}
-
 }  // namespace
 
-std::vector<std::string> mpirun_arguments_of(const Workload& workload) {
-  if (!workload.has_ranks()) return {};
-  std::vector<std::string> all = {"-np", std::to_string(workload.ranks)};
-  if (workload.sum && workload.sum->algorithm > 0) {
-    all.insert(all.end(),
-               {"--mca", "coll_tuned_use_dynamic_rules", "1", "--mca",
-                "coll_tuned_allreduce_algorithm", std::to_string(workload.sum->algorithm)});
-  }
-  return all;
-}
-
 std::vector<std::string> arguments_of(const Workload& workload) {
-  if (workload.sum) return arguments_of_sum(workload);
   if (workload.pytorch) return arguments_of_script(workload);
   return arguments_of(workload.config);
 }
@@ -76,11 +45,9 @@ std::string command_line_of(const Workload& workload) {
     return fmt::format("python3 src/lab/pytorch/practical.py {}",
                        fmt::join(arguments_of(workload), " "));
   }
-  std::string line;
-  if (workload.has_ranks()) {
-    line = fmt::format("mpirun {} ", fmt::join(mpirun_arguments_of(workload), " "));
-  }
-  return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
+  return fmt::format("{}{} {}",
+                     workload.has_ranks() ? fmt::format("mpirun -np {} ", workload.ranks) : "",
+                     program_of(workload), fmt::join(arguments_of(workload), " "));
 }
 
 WorkloadPrograms::WorkloadPrograms(const Run& run, int rank) {
@@ -163,7 +130,7 @@ Traffic traffic_of(const Run& run) {
 }
 
 void require_memory(const Workload& workload, std::int64_t free_bytes) {
-  if (workload.pytorch || workload.sum) return;
+  if (workload.pytorch) return;
   const WorkloadPrograms programs(workload);
   // Ranks and devices are spread over the GPUs in turn, so the first GPU has the most.
   const int places = workload.on_gpu ? workload.gpus : 1;

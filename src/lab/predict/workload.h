@@ -16,31 +16,17 @@
 
 namespace barestep {
 
-/// An all-reduce that is measured alone (rank_bench.h), on the device and by the transport of the
-/// configuration. Its ranks are processes of MPI if the trainer is mlp_ddp, else threads of one
-/// process.
-struct MeasuredSum {
-  std::int64_t bytes = 4;  // of each rank's fp32 numbers
-  int algorithm = 0;       // of Open MPI (coll_tuned_allreduce_algorithm); 0: its choice
-
-  friend bool operator==(const MeasuredSum&, const MeasuredSum&) = default;
-};
-
 struct Workload : Run {
-  bool pytorch = false;              // runs pytorch/practical.py in place of our trainer
-  std::optional<MeasuredSum> sum{};  // runs in place of a trainer's steps
+  bool pytorch = false;  // runs pytorch/practical.py in place of our trainer
 
   friend bool operator==(const Workload&, const Workload&) = default;
 };
 
-/// Name of its program, "mlp_lab" for a sum, or "practical.py".
+/// Name of its program, or "practical.py".
 std::string_view program_of(const Workload& workload);
 
 /// The options of the program or the script, without its name.
 std::vector<std::string> arguments_of(const Workload& workload);
-
-/// How its ranks are started, "-np 2" and what follows it; empty for a single process.
-std::vector<std::string> mpirun_arguments_of(const Workload& workload);
 
 /// The command line as a person would type it: `mpirun -np 2 mlp_ddp --dim 1024 ...`.
 std::string command_line_of(const Workload& workload);

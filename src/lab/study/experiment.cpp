@@ -17,10 +17,10 @@
 namespace barestep {
 namespace {
 
-/// Writes NPY version 1.0; the elements begin at a multiple of 64 bytes.
-std::string npy_header(std::int64_t rows, std::int64_t dim, const char* type) {
-  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}), }}",
-                                 type, rows, dim);
+/// Of NPY version 1.0; the elements begin at a multiple of 64 bytes.
+std::string npy_header(std::int64_t rows, std::int64_t dim) {
+  std::string text =
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, dim);
   constexpr std::size_t kBeforeText = 10;
   text.append(63 - (kBeforeText + text.size()) % 64, ' ');
   text += '\n';
@@ -31,15 +31,6 @@ std::string npy_header(std::int64_t rows, std::int64_t dim, const char* type) {
   return header + text;
 }
 
-template <class T>
-void write_npy(const std::filesystem::path& path, std::span<const T> numbers, std::int64_t rows,
-               const char* type) {
-  const std::string header =
-      npy_header(rows, static_cast<std::int64_t>(numbers.size()) / rows, type);
-  const std::array parts = {std::as_bytes(std::span(header)), std::as_bytes(numbers)};
-  replace_file(path, parts);
-}
-
 std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
   std::minstd_rand random(seed);
   std::vector<float> numbers(static_cast<std::size_t>(count));
@@ -48,41 +39,23 @@ std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
   return numbers;
 }
 
-/// The index of the largest of a row's first ten numbers: a class that can be learned.
-std::vector<std::int32_t> classes_of(std::span<const float> x, std::int64_t dim) {
-  constexpr std::int64_t kClasses = 10;
-  std::vector<std::int32_t> classes;
-  for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(dim)) {
-    const auto first = x.subspan(row, static_cast<std::size_t>(std::min(kClasses, dim)));
-    classes.push_back(static_cast<std::int32_t>(std::ranges::max_element(first) - first.begin()));
-  }
-  return classes;
-}
-
 }  // namespace
 
 void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim) {
   std::filesystem::create_directories(folder);
-  const auto write = [&]<class T>(const char* name, const std::vector<T>& numbers,
-                                  const char* type) {
-    if (std::filesystem::exists(folder / name)) return;
-    write_npy(folder / name, std::span<const T>(numbers), rows, type);
-  };
-  const std::vector<float> x = random_numbers(rows * dim, 1);
-  write("x.npy", x, "<f4");
-  write("y.npy", random_numbers(rows * dim, 2), "<f4");
-  write("classes.npy", classes_of(x, dim), "<i4");
+  const std::string header = npy_header(rows, dim);
+  for (const auto& [name, seed] : {std::pair{"x.npy", 1U}, {"y.npy", 2U}}) {
+    if (std::filesystem::exists(folder / name)) continue;
+    const std::vector<float> numbers = random_numbers(rows * dim, seed);
+    replace_file(folder / name,
+                 std::array{std::as_bytes(std::span(header)), std::as_bytes(std::span(numbers))});
+  }
 }
 
 void read_data_set(DataConfig& data, const std::filesystem::path& folder) {
   data.kind = DataKind::kNpy;
   data.x = folder / "x.npy";
   data.y = folder / "y.npy";
-}
-
-void read_classes(DataConfig& data, const std::filesystem::path& folder) {
-  read_data_set(data, folder);
-  data.y = folder / "classes.npy";
 }
 
 std::vector<int> rank_counts_of(const RawValue& given) {

@@ -23,15 +23,12 @@
 
 namespace barestep {
 
-/// Creates the folder and writes x.npy and y.npy, each `rows` x `dim` numbers between -1 and 1, and
-/// classes.npy, one class per row of x, unless they exist already. Throws Error: kCannotCreate,
-/// kInputOutput.
+/// Creates the folder and writes x.npy and y.npy, each `rows` x `dim` numbers between -1 and 1,
+/// unless they exist already. Throws Error: kCannotCreate, kInputOutput.
 void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim);
 
 /// Makes a run read such a folder, as --data does.
 void read_data_set(DataConfig& data, const std::filesystem::path& folder);
-/// The same with the classes as targets.
-void read_classes(DataConfig& data, const std::filesystem::path& folder);
 
 /// The conditions that experiments run under.
 struct Setting {

@@ -1,7 +1,6 @@
 #include "lab/study/rank_bench.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -17,9 +16,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/host.h"
 #include "core/index.h"
-#include "core/output_file.h"
 #include "core/statistics.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
@@ -32,7 +29,6 @@
 #include "parallel/comm/thread_transport.h"
 #include "parallel/schemes/run.h"
 #include "profiler/peaks.h"
-#include "profiler/report.h"
 #include "session/run_program.h"
 
 namespace barestep {
@@ -242,41 +238,14 @@ std::string sums_row(const SumFigures& figures, int ranks) {
       1e-9 * per_s, 1e-9 * per_s * bus_factor(ExchangeKind::kAllReduce, ranks), figures.error);
 }
 
-std::string sums_records(const std::vector<SumFigures>& sums, std::span<const LostTime> lost) {
-  std::string text;
-  int step = 0;
-  for (const SumFigures& figures : sums) {
-    for (const double seconds : figures.step_s) {
-      const nlohmann::json record = {
-          {"step", step++},         {"rank", 0},
-          {"loss", figures.error},  {"samples", 1},
-          {"step_time_s", seconds}, {"queued_s", 0},
-          {"warmup", false},        {"phases_s", nlohmann::json::object()},
-          {"bytes", figures.bytes}};
-      text += record.dump() + "\n";
-    }
-  }
-  for (std::size_t rank = 0; rank < lost.size(); ++rank) {
-    text += lost_time_record(lost[rank], static_cast<int>(rank)) + "\n";
-  }
-  return text;
-}
-
 void measure_sums_of_rank(const MeasuringRank& rank, const MeasuredSumRequest& request) {
   const bool prints = rank.ranks.rank() == 0;
   const std::vector<std::int64_t> sizes = sizes_of(request);
   SumBench bench(rank, sizes.back());
   if (prints) print_now(sums_title(rank));
-  const LostTimeWatch watch;
-  std::vector<SumFigures> sums;
   for (const std::int64_t bytes : sizes) {
-    sums.push_back(bench.measure(bytes, request.steps));
-    if (prints) print_now(sums_row(sums.back(), rank.ranks.size()));
-  }
-  std::vector<LostTime> lost = gather_values(rank.ranks, watch.lost());
-  if (request.ranks.in_process > 0) lost.resize(1);  // all ranks are one process
-  if (prints && !request.metrics.empty()) {
-    replace_file(request.metrics, sums_records(sums, lost));
+    const std::string row = sums_row(bench.measure(bytes, request.steps), rank.ranks.size());
+    if (prints) print_now(row);
   }
 }
 

@@ -39,8 +39,7 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
     command = {path_of_python(programs.python),
                installed_file(BARESTEP_LAB, "pytorch/practical.py").string()};
   } else if (workload.has_ranks()) {
-    command = mpirun_arguments_of(workload);
-    command.insert(command.begin(), path_of_mpirun());
+    command = {path_of_mpirun(), "-np", std::to_string(workload.ranks)};
   }
   if (!workload.pytorch) {
     command.push_back((programs.folder / program_of(workload)).string());
@@ -65,23 +64,6 @@ bool has_fabric() {
     if (!std::filesystem::is_empty(folder, missing) && !missing) return true;
   }
   return false;
-}
-
-/// The weights that an evaluation loads are trained once before, by the same program.
-void train_for_evaluation(const Case& what, const Programs& programs) {
-  constexpr std::int64_t kEpochs = 5;
-  const std::filesystem::path weights = what.workload.config.output.load;
-  if (!what.workload.config.training.evaluate_only || std::filesystem::exists(weights)) return;
-  Case training = what;
-  TrainConfig& config = training.workload.config;
-  config.training.evaluate_only = false;
-  config.training.epochs = kEpochs;
-  config.data.batch_size = DataConfig{}.batch_size;
-  config.device.precision = Precision::kFp32;
-  config.output.load.clear();
-  config.output.save = weights;
-  const ChildResult child = run_child(command_of(training, programs), mpi_environment());
-  if (child.exit_code != 0) refuse_run(training, child);
 }
 
 /// The hash of the weights at the end, which trainers print; empty for what trains nothing.
@@ -157,7 +139,6 @@ Start run_workload(const Case& what, const Programs& programs,
                    const std::filesystem::path& scratch) {
   const std::filesystem::path metrics = scratch / "metrics.jsonl";
   const std::filesystem::path trace = scratch / "trace.json";
-  train_for_evaluation(what, programs);
   std::vector<std::string> command = command_of(what, programs);
   command.insert(command.end(), {"--metrics", metrics.string()});
   if (what.record_ops) command.insert(command.end(), {"--trace", trace.string()});

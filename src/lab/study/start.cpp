@@ -51,20 +51,11 @@ double seconds_of_record(const JsonValue& from) {
   return from.number(0, kMaxRunSeconds);
 }
 
-double samples_of_record(const JsonValue& record) {
-  return record.at("samples").number(1, kMaxFigure);
-}
-
 void append_record(const JsonValue& record, RankSteps& steps) {
-  if (record.has("latency_s")) {  // a batch of an evaluation
-    steps.step_s.push_back(seconds_of_record(record.at("latency_s")));
-    steps.samples.push_back(samples_of_record(record));
-    steps.loss.push_back(0);
-    steps.queued_s.push_back(0);
-    return;
-  }
   steps.step_s.push_back(seconds_of_record(record.at("step_time_s")));
-  if (record.has("samples")) steps.samples.push_back(samples_of_record(record));
+  if (record.has("samples")) {
+    steps.samples.push_back(record.at("samples").number(1, kMaxFigure));
+  }
   steps.loss.push_back(record.at("loss").number(-kMaxFigure, kMaxFigure));
   steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
   if (record.has("scale")) {
@@ -131,7 +122,7 @@ RankSteps rank_of_json(const JsonValue& from) {
     }
     return numbers;
   };
-  if (from.has("samples") && !from.at("samples").items().empty()) {
+  if (!from.at("samples").items().empty()) {
     rank.samples = of_each_step(from.at("samples"), 1, kMaxFigure);
   }
   rank.loss = of_each_step(from.at("loss"), -kMaxFigure, kMaxFigure);
@@ -144,16 +135,6 @@ RankSteps rank_of_json(const JsonValue& from) {
     rank.phase_s[phase] = of_each_step(values, -kMaxRunSeconds, kMaxRunSeconds);
   }
   return rank;
-}
-
-Evaluated evaluated_of_json(const JsonValue& from) {
-  constexpr std::int64_t kMaxCount = std::int64_t{1} << 50;
-  return {.precision = from.at("precision").text(),
-          .samples = from.at("samples").whole(0, kMaxCount),
-          .loss = from.at("loss").number(-kMaxFigure, kMaxFigure),
-          .accuracy = from.has("accuracy") ? from.at("accuracy").number(0, 1) : 0,
-          .changed = from.has("changed") ? from.at("changed").whole(0, kMaxCount) : 0,
-          .weight_bytes = from.at("weight_bytes").whole(0, kMaxCount)};
 }
 
 LostTime lost_of_json(const JsonValue& from) {
@@ -171,21 +152,15 @@ LostTime lost_of_json(const JsonValue& from) {
 RunRecords parse_metrics(std::string_view lines, const std::string& name) {
   RunRecords found;
   Start& start = found.start;
-  std::string precision;
   for_records(lines, name, [&](const JsonValue& record) {
     if (record.has("library")) start.library = record.at("library").text();
     if (record.has("configuration")) {
       start.configuration = configuration_of(record);
-      const JsonValue options = record.at("configuration");
-      if (options.has("precision")) precision = options.at("precision").text();
     } else if (record.has("lost_time")) {
       found.lost.push_back(lost_of_json(record.at("lost_time")));
     } else if (record.has("monitor_summary")) {
       start.watched.push_back(watched_of_json(record));
-    } else if (record.has("evaluation")) {
-      start.evaluated.push_back(evaluated_of_json(record.at("evaluation")));
     } else if (!record.has("monitor")) {
-      if (record.has("precision") && record.at("precision").text() != precision) return;
       const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMaxRunRanks));
       if (rank >= start.ranks.size()) start.ranks.resize(rank + 1);
       append_record(record, start.ranks[rank]);
@@ -200,28 +175,19 @@ std::string json_of(const Start& start) {
   for (const RankSteps& rank : start.ranks) ranks.push_back(json_of_rank(rank));
   json ops = json::array();
   for (const OpTime& op : start.ops) {
-    ops.push_back(
-        {{"name", op.name}, {"phase", op.phase}, {"block", op.block}, {"seconds", op.seconds}});
-    if (op.device > 0) ops.back()["device"] = op.device;
+    ops.push_back({{"name", op.name},
+                   {"phase", op.phase},
+                   {"block", op.block},
+                   {"seconds", op.seconds},
+                   {"device", op.device}});
   }
   json watched = json::array();
   for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
-  json evaluated = json::array();
-  for (const Evaluated& each : start.evaluated) {
-    evaluated.push_back({{"precision", each.precision},
-                         {"samples", each.samples},
-                         {"loss", each.loss},
-                         {"accuracy", each.accuracy},
-                         {"changed", each.changed},
-                         {"weight_bytes", each.weight_bytes}});
-  }
   json all = {{"command", start.command},           {"wall_s", start.wall_s},
               {"lost_share", start.lost_share},     {"attempts", start.attempts},
               {"weights_hash", start.weights_hash}, {"library", start.library},
               {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
-              {"watched", std::move(watched)}};
-  if (!start.governor.empty()) all["governor"] = start.governor;
-  if (!start.evaluated.empty()) all["evaluated"] = std::move(evaluated);
+              {"watched", std::move(watched)},      {"governor", start.governor}};
   if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
   all[kHash] = hash_of_bytes(all.dump());
   return all.dump();
@@ -233,28 +199,21 @@ Start parse_start(std::string_view text, const std::string& name) {
   const JsonValue from = document.root();
   Start start{.command = from.at("command").text(),
               .wall_s = from.at("wall_s").number(0, kMaxRunSeconds),
-              .lost_share = from.has("lost_share") ? from.at("lost_share").number(0, 1) : 0,
+              .lost_share = from.at("lost_share").number(0, 1),
               .attempts = static_cast<int>(from.at("attempts").whole(1, kMaxAttempts)),
-              .governor = from.has("governor") ? from.at("governor").text() : "",
+              .governor = from.at("governor").text(),
               .weights_hash = from.at("weights_hash").text(),
-              .library = from.has("library") ? from.at("library").text() : ""};
+              .library = from.at("library").text()};
   for (const JsonValue& rank : from.at("ranks").items()) start.ranks.push_back(rank_of_json(rank));
   for (const JsonValue& op : from.at("ops").items()) {
     start.ops.push_back({.name = op.at("name").text(),
                          .phase = op.at("phase").text(),
                          .block = op.at("block").text(),
                          .seconds = op.at("seconds").number(0, kMaxRunSeconds),
-                         .device = op.has("device")
-                                       ? static_cast<int>(op.at("device").whole(1, kMaxRunRanks))
-                                       : 0});
+                         .device = static_cast<int>(op.at("device").whole(0, kMaxRunRanks))});
   }
   for (const JsonValue& watched : from.at("watched").items()) {
     start.watched.push_back(watched_of_json(watched));
-  }
-  if (from.has("evaluated")) {
-    for (const JsonValue& each : from.at("evaluated").items()) {
-      start.evaluated.push_back(evaluated_of_json(each));
-    }
   }
   if (start.ranks.empty()) from.at("ranks").refuse("is empty");
   if (from.has("configuration")) start.configuration = configuration_of(from);

@@ -45,16 +45,6 @@ struct Watched {
   std::vector<std::string> marks{};  // reasons to treat its figures with care
 };
 
-/// The result for one precision in an evaluation of several precisions.
-struct Evaluated {
-  std::string precision{};
-  std::int64_t samples = 0;
-  double loss = 0;
-  double accuracy = 0;            // of classifiers
-  std::int64_t changed = 0;       // answers that differ from those of the first precision
-  std::int64_t weight_bytes = 0;  // read by a batch
-};
-
 struct Start {
   std::string command{};
   double wall_s = 0;
@@ -67,14 +57,11 @@ struct Start {
   std::vector<RankSteps> ranks{};
   std::vector<OpTime> ops{};       // if the case asks for them
   std::vector<Watched> watched{};  // by source, if the case asks for it
-  std::vector<Evaluated> evaluated{};
-  std::string hash{};       // of all of the above, from its file; empty in older ones
-  bool is_altered = false;  // the file has another content than that of this hash
+  std::string hash{};              // of all of the above, from its file; empty in older ones
+  bool is_altered = false;         // the file has another content than that of this hash
 };
 
-/// What a `--metrics` file has of a start: ranks, configuration, library, what was watched and
-/// evaluated. Of an evaluation in several precisions, the steps are the batches in the requested
-/// one.
+/// What a `--metrics` file has of a start: ranks, configuration, library and what was watched.
 struct RunRecords {
   Start start{};
   std::vector<LostTime> lost{};  // by rank

@@ -68,11 +68,6 @@ std::span<const std::string_view> computing_phases() {
   return phases;
 }
 
-std::span<const std::string_view> disk_phases() {
-  static constexpr std::array<std::string_view, 2> kPhases = {"data", "injected"};
-  return kPhases;
-}
-
 std::span<const std::string_view> device_0_phases() {
   static constexpr std::array<std::string_view, 3> kPhases = {"loss", "optimizer", "communication"};
   return kPhases;
@@ -117,6 +112,9 @@ LargestPart largest_phase(const Measurement& measured) {
   return largest_of(parts, measured.mean_s_by_start());
 }
 
+namespace {
+
+/// For a case whose mean and median step differ; empty for others.
 std::string bursts_text(const Measurement& measured) {
   constexpr double kApart = 0.05;
   const double ratio = measured.mean_s().median / measured.step_s().median;
@@ -127,6 +125,8 @@ std::string bursts_text(const Measurement& measured) {
                                : fmt::format("the longest tenth of its steps takes {} of the time",
                                              percent_text(measured.longest_tenth())));
 }
+
+}  // namespace
 
 std::string bursts_of_cases(const std::vector<Measurement>& cases) {
   std::string first;

@@ -20,9 +20,6 @@ std::span<const std::string_view> account_phases();
 /// The phases that do computation: forward, loss, backward and optimizer.
 std::span<const std::string_view> computing_phases();
 
-/// The phases that are the wait for a slow disk: data wait and the injected pause.
-std::span<const std::string_view> disk_phases();
-
 /// What device 0 of DataParallel does while the others wait: loss, update and exchange.
 std::span<const std::string_view> device_0_phases();
 
@@ -42,10 +39,8 @@ Estimate share_of(const Measurement& measured, std::span<const std::string_view>
 /// The phase that takes the largest part of a step.
 LargestPart largest_phase(const Measurement& measured);
 
-/// For a case whose mean and median step differ by more than 5 %: that they do. Empty for others.
-std::string bursts_text(const Measurement& measured);
-
-/// The same of the first such case, which names the others.
+/// Of the first case whose mean and median step differ by more than 5 %: that they do, and in which
+/// others. Empty if there is none.
 std::string bursts_of_cases(const std::vector<Measurement>& cases);
 
 /// A point of the roofline: an op of one phase and layer, with all its occurrences in a step.

@@ -41,21 +41,9 @@ constexpr std::int64_t kMaxDevices = 1 << 20;
 constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::int64_t kMaxMemoryBytes = std::int64_t{1} << 60;
 
-/// In older studies, names are those of members, and numbers are no texts.
 GivenOptions options_of_json(const JsonValue& from) {
-  constexpr std::int64_t kMax = std::int64_t{1} << 40;
   GivenOptions options;
-  for (auto [name, value] : from.members()) {
-    std::ranges::replace(name, '_', '-');
-    if (value.is_array()) {
-      std::vector<std::string> texts;
-      for (const JsonValue& each : value.items())
-        texts.push_back(std::to_string(each.whole(1, kMax)));
-      options[name] = joined(texts, ",");
-    } else {
-      options[name] = value.is_number() ? std::to_string(value.whole(1, kMax)) : value.text();
-    }
-  }
+  for (const auto& [name, value] : from.members()) options[name] = value.text();
   if (const auto why = refusal_of([&] { new_setting(false, false, 1, options); })) {
     from.refuse(fmt::format("are not those of a study: {}", why->what()));
   }
@@ -92,7 +80,7 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
   StudyIdentity identity = {
       .quick = from.at("quick").boolean(),
       .on_gpu = on_gpu,
-      .options = from.has("options") ? options_of_json(from.at("options")) : GivenOptions{},
+      .options = options_of_json(from.at("options")),
       .machine = {.processor = from.at("processor").text(),
                   .cores = devices("cores", 1),
                   .memory_bytes = from.at("memory_bytes").whole(0, kMaxMemoryBytes),
@@ -100,7 +88,7 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
                   .gpus = devices("gpus", on_gpu ? 1 : 0),
                   .system = from.at("system").text()},
       .version = from.at("version").text(),
-      .width = from.has("width") ? from.at("width").whole(0, kMaxWidth) : 0};
+      .width = from.at("width").whole(0, kMaxWidth)};
   document.require_known();
   return identity;
 }

@@ -1,11 +1,10 @@
-// What it costs and saves to cut a model among ranks: every layer, the list of layers, or both,
-// beside sharing the batch; and copies of a model in stages.
+// What it costs and saves to cut a model's list of layers into stages on ranks of their own, and
+// copies of a model in stages.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 #include <utility>
 
 #include "core/units.h"
@@ -21,10 +20,6 @@ Workload cut_workload(const Setting& setting, int ranks) {
   return with(
       ddp_workload(setting, ranks),
       fmt::format("--recompute 1 --depth {}", std::max<std::int64_t>(setting.depth, ranks)));
-}
-
-std::string key_at(std::string_view what, std::int64_t batch) {
-  return fmt::format("{}-{}", what, batch);
 }
 
 std::string max_bytes(const Results& results, const std::string& key) {
@@ -45,69 +40,6 @@ Column ideal_waits() {
                        ? ""
                        : percent_text(ideal_bubble(pipeline_of(measured)));
           }};
-}
-
-/// What a cut costs and saves.
-std::vector<Column> cut_columns() {
-  return {"case",      "time",        {"speed-up", "speed against one rank"},
-          "waits",     ideal_waits(), "sends",
-          "optimizer", "max-memory"};
-}
-
-// Tensor ranks beside copies of the model, at two batches.
-
-std::vector<std::int64_t> batches_of(const Setting& setting) {
-  if (setting.scaling_batch_size == setting.batch_size) return {setting.batch_size};
-  return {setting.batch_size, setting.scaling_batch_size};
-}
-
-std::vector<Case> tensor_cases(const Setting& setting) {
-  std::vector<Case> cases;
-  const int ranks = compared_with_one(setting);
-  for (const std::int64_t batch : batches_of(setting)) {
-    const Workload several =
-        with(cut_workload(setting, ranks), fmt::format("--batch-size {}", batch));
-    Workload alone = several;
-    alone.ranks = 1;
-    cases.push_back(new_case(setting, key_at("one-rank", batch), alone));
-    cases.push_back(new_case(setting, key_at("ddp", batch), several));
-    cases.push_back(new_case(setting, key_at("tensor", batch),
-                             with(several, fmt::format("--tensor {}", ranks))));
-  }
-  return cases;
-}
-
-Findings tensor_findings(const Results& results) {
-  const std::string ranks = several_words(compared_with_one(results.setting), "rank");
-  FindingsOf all(results);
-  std::vector<Compared> pairs;
-  for (const std::int64_t batch : batches_of(results.setting)) {
-    const auto sent = [&](std::string_view what) {
-      return human_bytes(mean_sent_bytes(results.at(key_at(what, batch)).workload()));
-    };
-    for (const auto& [other, words] :
-         {std::pair{"ddp", "with the batch shared"}, std::pair{"one-rank", "on one rank"}}) {
-      pairs.push_back({key_at(other, batch), key_at("tensor", batch),
-                       fmt::format("at batch {} with every layer shared by {}", batch, ranks),
-                       words, key_at(fmt::format("against-{}", other), batch)});
-    }
-    all.untimed(
-        key_at("sent", batch),
-        fmt::format(
-            "At batch {} a rank sends {} a step, activations and their gradients, if ranks share "
-            "every layer, and {}, gradients of weights, if they share the batch (calculated).",
-            batch, sent("tensor"), sent("ddp")));
-  }
-  const std::int64_t batch = results.setting.batch_size;
-  return all.compare(pairs)
-      .untimed("memory", fmt::format("A rank needs {} if it has a part of every layer, {} if it "
-                                     "has them all (from the plan).",
-                                     max_bytes(results, key_at("tensor", batch)),
-                                     max_bytes(results, key_at("ddp", batch))))
-      .table(several_words(compared_with_one(results.setting), "rank", true) + " by batch",
-             cut_columns())
-      .phases()
-      .simulated({2, 4, 8}, {"ranks", "case", {"time", "step"}, "speed-up", "sends"});
 }
 
 // Stages, by schedule and micro-batches.
@@ -229,7 +161,14 @@ Findings pipeline_findings(const Results& results) {
                            share_text(furthest)))
       .untimed("order", order_text())
       .untimed("equal-bubbles", equal_bubbles_text())
-      .table(several_words(spec.stages, "stage", true), cut_columns())
+      .table(several_words(spec.stages, "stage", true), {"case",
+                                                         "time",
+                                                         {"speed-up", "speed against one rank"},
+                                                         "waits",
+                                                         ideal_waits(),
+                                                         "sends",
+                                                         "optimizer",
+                                                         "max-memory"})
       .phases_of_ranks();
 }
 
@@ -376,16 +315,6 @@ Findings hybrid_findings(const Results& results) {
 }
 
 }  // namespace
-
-Experiment tensor_experiment() {
-  return {"tensor",
-          "Ranks that share every layer",
-          "Is it faster to share every layer or the batch, at which batch, and why?",
-          tensor_cases,
-          tensor_findings,
-          "against-ddp-* against-one-rank-* sent-* memory simulated-* table simulated-table "
-          "phases-plot"};
-}
 
 Experiment pipeline_experiment() {
   return {"pipeline",
