@@ -96,41 +96,35 @@ Diagnosis of_memory(const MachineFacts& facts, const std::filesystem::path& root
                 "end other programs, raise the container's --memory, or give a smaller --dim");
 }
 
-Diagnosis of_gpus(const MachineFacts& facts) {
+/// NCCL and CUPTI only where there is a GPU.
+std::vector<Diagnosis> of_libraries(const MachineFacts& facts) {
   const bool has_cuda = !facts.why_no_gpu.empty();
-  return of_part("GPUs", facts.gpus, has_cuda ? facts.why_no_gpu.c_str() : "this build has no CUDA",
-                 "runs train on the CPU; what GPUs would do is simulated (mlp_lab predict)",
-                 has_cuda ? "install NVIDIA's driver, and start a container with --gpus all"
-                          : "install CUDA 12 or newer and configure with -DBARESTEP_CUDA=ON");
-}
-
-/// Only where there is a GPU.
-Diagnosis of_nccl(const MachineFacts& facts) {
-  return of_part("NCCL", facts.nccl, facts.why_no_nccl.c_str(),
-                 "mlp_ddp sends gradients through the host's memory",
-                 "install libnccl2; a build without it needs libnccl-dev and a new configuration");
-}
-
-/// Only where there is a GPU.
-Diagnosis of_cupti(const MachineFacts& facts) {
-  const bool has_it = !facts.cupti.empty();
-  return judged(
-      {.what = "CUPTI", .is = has_it ? facts.cupti : facts.why_no_cupti}, has_it, Health::kLimited,
-      "--profile takes times from CUDA events, which contain the launches between kernels",
-      "install CUDA 13.0 Update 1 or newer, or name libcupti.so in BARESTEP_CUPTI");
-}
-
-Diagnosis of_mpi(const MachineFacts& facts) {
-  return of_part("MPI", facts.has_mpi ? facts.mpirun : "",
-                 facts.has_mpi ? "mpirun is not on PATH" : "this build has none",
-                 "mlp_ddp runs as one rank; mlp_dp trains on several devices of one process",
-                 facts.has_mpi ? "install openmpi-bin"
-                               : "install libopenmpi-dev and openmpi-bin, and configure again");
-}
-
-Diagnosis of_hwloc(const MachineFacts& facts) {
-  return of_part("hwloc", facts.hwloc, "this build has none", "--affinity binds nothing",
-                 "install libhwloc-dev and configure again");
+  std::vector<Diagnosis> all = {
+      of_part("GPUs", facts.gpus, has_cuda ? facts.why_no_gpu.c_str() : "this build has no CUDA",
+              "runs train on the CPU; what GPUs would do is simulated (mlp_lab predict)",
+              has_cuda ? "install NVIDIA's driver, and start a container with --gpus all"
+                       : "install CUDA 12 or newer and configure with -DBARESTEP_CUDA=ON")};
+  if (!facts.gpus.empty()) {
+    all.push_back(
+        of_part("NCCL", facts.nccl, facts.why_no_nccl.c_str(),
+                "mlp_ddp sends gradients through the host's memory",
+                "install libnccl2; a build without it needs libnccl-dev and a new configuration"));
+    const bool has_cupti = !facts.cupti.empty();
+    all.push_back(
+        judged({.what = "CUPTI", .is = has_cupti ? facts.cupti : facts.why_no_cupti}, has_cupti,
+               Health::kLimited,
+               "--profile takes times from CUDA events, which contain the launches between kernels",
+               "install CUDA 13.0 Update 1 or newer, or name libcupti.so in BARESTEP_CUPTI"));
+  }
+  all.push_back(of_part("MPI", facts.has_mpi ? facts.mpirun : "",
+                        facts.has_mpi ? "mpirun is not on PATH" : "this build has none",
+                        "mlp_ddp runs as one rank; mlp_dp trains on several devices of one process",
+                        facts.has_mpi
+                            ? "install openmpi-bin"
+                            : "install libopenmpi-dev and openmpi-bin, and configure again"));
+  all.push_back(of_part("hwloc", facts.hwloc, "this build has none", "--affinity binds nothing",
+                        "install libhwloc-dev and configure again"));
+  return all;
 }
 
 Diagnosis of_shared_memory(const MachineFacts& facts) {
@@ -186,19 +180,6 @@ Diagnosis of_clock(const std::filesystem::path& root) {
                 Health::kLimited,
                 "each reading of the clock is a system call, which lengthens profiled steps",
                 "boot with clocksource=tsc if the CPU's counter is reliable");
-}
-
-Diagnosis of_printer(const MachineFacts& facts) {
-  return of_part("PDF", facts.printer, "neither Chromium nor WeasyPrint is on PATH",
-                 "--pdf of mlp_lab is refused; a browser elsewhere prints its pages",
-                 "install chromium or weasyprint");
-}
-
-Diagnosis of_page(const MachineFacts& facts) {
-  return of_part(
-      "page", facts.page, "its module web/engine.base64 is missing",
-      "mlp_lab explore writes no page; mlp_lab predict gives the same answers",
-      "install with cmake --install, or copy share/barestep beside the programs' folder");
 }
 
 Diagnosis of_weights(const MachineFacts& facts) {
@@ -265,16 +246,18 @@ MachineFacts facts_of_this_machine() {
 }
 
 std::vector<Diagnosis> diagnoses(const MachineFacts& facts, const std::filesystem::path& root) {
-  std::vector<Diagnosis> all = {of_cores(facts, root), of_others(facts), of_memory(facts, root),
-                                of_gpus(facts)};
-  if (!facts.gpus.empty()) {
-    all.push_back(of_nccl(facts));
-    all.push_back(of_cupti(facts));
-  }
-  for (Diagnosis& diagnosis :
-       std::vector{of_mpi(facts), of_hwloc(facts), of_shared_memory(facts), of_open_files(facts),
-                   of_huge_pages(root), of_governor(root), of_clock(root), of_printer(facts),
-                   of_page(facts)}) {
+  std::vector<Diagnosis> all = {of_cores(facts, root), of_others(facts), of_memory(facts, root)};
+  std::ranges::move(of_libraries(facts), std::back_inserter(all));
+  for (Diagnosis& diagnosis : std::vector{
+           of_shared_memory(facts), of_open_files(facts), of_huge_pages(root), of_governor(root),
+           of_clock(root),
+           of_part("PDF", facts.printer, "neither Chromium nor WeasyPrint is on PATH",
+                   "--pdf of mlp_lab is refused; a browser elsewhere prints its pages",
+                   "install chromium or weasyprint"),
+           of_part("page", facts.page, "its module web/engine.base64 is missing",
+                   "mlp_lab explore writes no page; mlp_lab predict gives the same answers",
+                   "install with cmake --install, or copy share/barestep beside the programs' "
+                   "folder")}) {
     all.push_back(std::move(diagnosis));
   }
   if (facts.compared_runs > 0) all.push_back(of_weights(facts));

@@ -82,11 +82,9 @@ nlohmann::ordered_json state_of(const Workload& workload) {
                                                  "threads", "transport", "seed",   "log-every"};
   nlohmann::ordered_json state = {{"card", kStudyCard}, {"ranks", std::to_string(workload.ranks)}};
   if (workload.scheme() == SchemeKind::kDataParallel) state["scheme"] = name_of(workload.scheme());
-  for (const Option& option : options_of(workload.scheme())) {
-    const std::optional<std::string> text = option.value.text(workload.config);
-    if (!text || text == option.value.text(TrainConfig())) continue;
-    if (std::ranges::find(kOthers, option.name) != std::end(kOthers)) continue;
-    state[std::string(option.name == "global-batch-size" ? "batch-size" : option.name)] = *text;
+  for (const auto& [name, text] : given_of(workload)) {
+    if (std::ranges::find(kOthers, name) != std::end(kOthers)) continue;
+    state[name == "global-batch-size" ? "batch-size" : name] = text;
   }
   return state;
 }

@@ -42,36 +42,25 @@ std::string chance_text(const Comparison& comparison, const std::string& b, cons
       comparison.compared);
 }
 
-}  // namespace
-
-std::string_view name_of(Word word) {
-  switch (word) {
-    case Word::kFaster:
-      return "faster";
-    case Word::kSlower:
-      return "slower";
-    case Word::kNoDifference:
-      return "no difference beyond the margin";
-    case Word::kUndecided:
-      return "indistinguishable";
-    case Word::kTooFewStarts:
-      return "too few starts";
-    case Word::kAbove:
-      return "above";
-    case Word::kBelow:
-      return "below";
-    case Word::kOpen:
-      return "open";
-  }
-  return "";
-}
-
-namespace {
-
 /// Whether so many rounds, if all agree, decide one of so many comparisons.
 bool can_decide(std::size_t rounds, std::size_t comparisons) {
   const std::vector<double> agreeing(rounds, 1);
   return sign_test_p(agreeing) * static_cast<double>(comparisons) <= kSignificance;
+}
+
+std::string too_few_text(std::size_t comparisons) {
+  return fmt::format("too few starts to say{}; {} are needed",
+                     comparisons == 1 ? "" : fmt::format(" among {} comparisons", comparisons),
+                     starts_needed(comparisons));
+}
+
+/// Given the sign test's p, adjusted for all comparisons that were examined. Faster (slower) if p
+/// is at most 5 % and the interval is below (above) 1; otherwise no difference if the interval is
+/// within the margin (two one-sided tests); otherwise undecided.
+Word word_of(const Estimate& ratio, double p_holm, double margin) {
+  if (p_holm <= kSignificance && ratio.high < 1) return Word::kFaster;
+  if (p_holm <= kSignificance && ratio.low > 1) return Word::kSlower;
+  return is_within(ratio, margin) ? Word::kNoDifference : Word::kUndecided;
 }
 
 }  // namespace
@@ -83,23 +72,11 @@ std::size_t starts_needed(std::size_t comparisons) {
   return starts;
 }
 
-std::string too_few_text(std::size_t comparisons) {
-  return fmt::format("too few starts to say{}; {} are needed",
-                     comparisons == 1 ? "" : fmt::format(" among {} comparisons", comparisons),
-                     starts_needed(comparisons));
-}
-
 std::string too_few_of(std::span<const Comparison> family) {
   for (const Comparison& comparison : family) {
     if (comparison.word == Word::kTooFewStarts) return too_few_text(comparison.compared);
   }
   return "";
-}
-
-Word word_of(const Estimate& ratio, double p_holm, double margin) {
-  if (p_holm <= kSignificance && ratio.high < 1) return Word::kFaster;
-  if (p_holm <= kSignificance && ratio.low > 1) return Word::kSlower;
-  return is_within(ratio, margin) ? Word::kNoDifference : Word::kUndecided;
 }
 
 Estimate around(double value, const Estimate& interval) {

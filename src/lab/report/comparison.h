@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/index.h"
 #include "lab/report/samples.h"
 
 namespace barestep {
@@ -29,16 +30,15 @@ enum class Word {
   kBelow,
   kOpen,  // its interval does not decide
 };
-
-/// "faster", "slower", "no difference beyond the margin", "indistinguishable", "too few starts",
-/// "above", "below", "open".
-std::string_view name_of(Word word);
-
-/// The word for the ratio of two times, given its sign test's p, adjusted for all comparisons
-/// that were examined. Faster (slower) if p is at most 5 % and the interval is below (above) 1;
-/// otherwise no difference if the interval is within the margin (two one-sided tests); otherwise
-/// undecided.
-Word word_of(const Estimate& ratio, double p_holm, double margin);
+template <>
+inline constexpr std::string_view kNamesOf<Word>[] = {"faster",
+                                                      "slower",
+                                                      "no difference beyond the margin",
+                                                      "indistinguishable",
+                                                      "too few starts",
+                                                      "above",
+                                                      "below",
+                                                      "open"};
 
 /// a op b, round by round, for as many rounds as both have.
 template <class Op>
@@ -108,10 +108,8 @@ Comparison compare(const Series& a, const Series& b, double margin = kDefaultMar
 /// them.
 void adjust_together(std::span<Comparison> comparisons);
 
-/// "too few starts to say among 4 comparisons; 9 are needed".
-std::string too_few_text(std::size_t comparisons);
-
-/// The same if one of a family has too few starts; otherwise empty.
+/// "too few starts to say among 4 comparisons; 9 are needed" if one of a family has too few starts;
+/// otherwise empty.
 std::string too_few_of(std::span<const Comparison> family);
 
 /// A sentence. `b` and `a` describe the conditions of a step, or of another `noun`, in lower case:

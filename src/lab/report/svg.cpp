@@ -36,23 +36,15 @@ const std::vector<PlotPart>& plot_parts() {
       all.push_back({part.plot_name(), part.color});
       if (part.name != part.plot_name()) all.push_back({part.name, part.color});
     }
-    const std::initializer_list<PlotPart> others = {{"ready, waits its turn", 7},
-                                                    {"communication", 1},
-                                                    {"waiting for the last rank", 11},
-                                                    {"moving bytes", 1},
-                                                    {"parameters", 0},
-                                                    {"gradients", 2},
-                                                    {"activations", 5},
-                                                    {"data", 4},
-                                                    {"workspace", 7},
-                                                    {"measured", 0},
-                                                    {"simulated", 1},
-                                                    {"runs", 0},
-                                                    {"ideal", 7},
-                                                    {"equal", 7},
-                                                    {"even", 7},
-                                                    {"steady state", 7},
-                                                    {"roof, measured here", 7}};
+    const std::initializer_list<PlotPart> others = {
+        {"communication", 1}, {"waiting for the last rank", 11},
+        {"moving bytes", 1},  {"parameters", 0},
+        {"gradients", 2},     {"activations", 5},
+        {"data", 4},          {"workspace", 7},
+        {"measured", 0},      {"simulated", 1},
+        {"runs", 0},          {"ideal", 7},
+        {"equal", 7},         {"even", 7},
+        {"steady state", 7},  {"roof, measured here", 7}};
     all.insert(all.end(), others);
     return all;
   }();

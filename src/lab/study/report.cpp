@@ -215,19 +215,6 @@ Report report_of(const Study& study, double margin) {
   return report;
 }
 
-std::vector<std::string> method_texts(double margin) {
-  const std::string text =
-      InputFile(installed_file(BARESTEP_LAB, "method.md"), "method").text(kMaxMethodBytes);
-  std::vector<std::string> sentences;
-  for (const std::vector<std::string>& lines : blocks_of(text)) {
-    sentences.push_back(
-        filled_template(fmt::format("{}", fmt::join(lines, " ")), [&](std::string_view name) {
-          return chosen_percent(name == "margin" ? margin - 1 : kDisturbingShare);
-        }));
-  }
-  return sentences;
-}
-
 std::vector<std::string> texts_of(const ReportSection& section) {
   std::vector<std::string> texts = texts_of(section.findings.timed);
   if (!section.trouble.empty()) {
@@ -257,42 +244,6 @@ std::string command_of(const Report& report, const ReportSection& section) {
                        command_line_of(cases.front().workload()));
   }
   return fmt::format("mlp_lab run {}{}", section.experiment->name, report.options);
-}
-
-FindingTable step_table(const Results& results) {
-  FindingTable table{.title = "Step times",
-                     .columns = {"case", "median (95 % interval)", "mean (95 % interval)",
-                                 "deviation", "p95", "p99", "slowest", "samples/s", "all steps",
-                                 "starts", "steady steps", "warm-up", "outliers"}};
-  const bool predicts = !results.predictions.empty();
-  if (predicts) {
-    table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
-  }
-  for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const Measurement& each = results.cases[i];
-    std::string name = each.what().key;
-    if (each.what().beyond_cores) name += fmt::format(" ({})", beyond_text(each));
-    if (each.disturbed_starts() > 0) {
-      name += fmt::format(" ({} disturbed)",
-                          counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
-    }
-    if (each.is_uncertain()) name += " (uncertain by more than half)";
-    table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
-                          deviation_text(each), time_text(each.p95_s()),
-                          each.has_p99() ? time_text(each.p99_s()) : "-",
-                          time_text(each.slowest_s()), number_text(each.samples_per_s().median),
-                          time_text(estimate_of(each.total_s_by_start()).median),
-                          std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
-                          std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
-    if (!predicts) continue;
-    if (!results.predictions[i]) {
-      table.rows.back().insert(table.rows.back().end(), {"-", "-"});
-    } else {
-      table.rows.back().push_back(simulated_time(results.predictions[i]->step_s));
-      table.rows.back().push_back(fmt::format("{:+.1f} %", 100 * prediction_error(results, i)));
-    }
-  }
-  return table;
 }
 
 namespace {
@@ -336,39 +287,6 @@ std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measure
   if (!all) return {};
   if (all->governor->empty()) all->governor.reset();
   return checklist(*all);
-}
-
-std::string quality_text(const Results& results) {
-  std::size_t outliers = 0, steps = 0;
-  std::int64_t again = 0;
-  double lost = 0;
-  std::vector<std::string> drifts;
-  for (const Measurement& measured : results.cases) {
-    outliers += measured.outliers();
-    steps += measured.steady_steps();
-    lost = std::max(lost, measured.lost_share());
-    for (const Start& start : measured.starts()) again += start.attempts > 1;
-    if (const double drift = measured.drift(); drift != 0) {
-      drifts.push_back(fmt::format("{} by {} {}", measured.what().key,
-                                   percent_text(std::abs(drift)), drift > 0 ? "slower" : "faster"));
-    }
-  }
-  std::string text =
-      outliers == 0
-          ? fmt::format("None of {} steady steps is an outlier.", steps)
-          : fmt::format("{} of {} steady steps are outliers, far slower than their median.",
-                        outliers, steps);
-  text +=
-      fmt::format(" A start lost at most {} of its time to other programs.", percent_text(lost));
-  if (!drifts.empty()) {
-    text += fmt::format(" Step times drift during a run: {}.", list_text(drifts));
-  }
-  if (again > 0) {
-    text += fmt::format(" {} repeated, because other programs disturbed {}.",
-                        again == 1 ? "1 start was" : fmt::format("{} starts were", again),
-                        again == 1 ? "it" : "them");
-  }
-  return text;
 }
 
 std::string configurations_of(const Results& results) {
@@ -469,6 +387,91 @@ std::string json_of(const Report& report) {
 }
 
 namespace {
+
+/// Explains the statistical methods.
+std::vector<std::string> method_texts(double margin) {
+  const std::string text =
+      InputFile(installed_file(BARESTEP_LAB, "method.md"), "method").text(kMaxMethodBytes);
+  std::vector<std::string> sentences;
+  for (const std::vector<std::string>& lines : blocks_of(text)) {
+    sentences.push_back(
+        filled_template(fmt::format("{}", fmt::join(lines, " ")), [&](std::string_view name) {
+          return chosen_percent(name == "margin" ? margin - 1 : kDisturbingShare);
+        }));
+  }
+  return sentences;
+}
+
+/// A row per case with its step times, its starts and steps, and the prediction if there is one.
+FindingTable step_table(const Results& results) {
+  FindingTable table{.title = "Step times",
+                     .columns = {"case", "median (95 % interval)", "mean (95 % interval)",
+                                 "deviation", "p95", "p99", "slowest", "samples/s", "all steps",
+                                 "starts", "steady steps", "warm-up", "outliers"}};
+  const bool predicts = !results.predictions.empty();
+  if (predicts) {
+    table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
+  }
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const Measurement& each = results.cases[i];
+    std::string name = each.what().key;
+    if (each.what().beyond_cores) name += fmt::format(" ({})", beyond_text(each));
+    if (each.disturbed_starts() > 0) {
+      name += fmt::format(" ({} disturbed)",
+                          counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
+    }
+    if (each.is_uncertain()) name += " (uncertain by more than half)";
+    table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
+                          deviation_text(each), time_text(each.p95_s()),
+                          each.has_p99() ? time_text(each.p99_s()) : "-",
+                          time_text(each.slowest_s()), number_text(each.samples_per_s().median),
+                          time_text(estimate_of(each.total_s_by_start()).median),
+                          std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
+                          std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
+    if (!predicts) continue;
+    if (!results.predictions[i]) {
+      table.rows.back().insert(table.rows.back().end(), {"-", "-"});
+    } else {
+      table.rows.back().push_back(simulated_time(results.predictions[i]->step_s));
+      table.rows.back().push_back(fmt::format("{:+.1f} %", 100 * prediction_error(results, i)));
+    }
+  }
+  return table;
+}
+
+/// Outliers, drift, repeated starts, time lost to other programs.
+std::string quality_text(const Results& results) {
+  std::size_t outliers = 0, steps = 0;
+  std::int64_t again = 0;
+  double lost = 0;
+  std::vector<std::string> drifts;
+  for (const Measurement& measured : results.cases) {
+    outliers += measured.outliers();
+    steps += measured.steady_steps();
+    lost = std::max(lost, measured.lost_share());
+    for (const Start& start : measured.starts()) again += start.attempts > 1;
+    if (const double drift = measured.drift(); drift != 0) {
+      drifts.push_back(fmt::format("{} by {} {}", measured.what().key,
+                                   percent_text(std::abs(drift)), drift > 0 ? "slower" : "faster"));
+    }
+  }
+  std::string text =
+      outliers == 0
+          ? fmt::format("None of {} steady steps is an outlier.", steps)
+          : fmt::format("{} of {} steady steps are outliers, far slower than their median.",
+                        outliers, steps);
+  text +=
+      fmt::format(" A start lost at most {} of its time to other programs.", percent_text(lost));
+  if (!drifts.empty()) {
+    text += fmt::format(" Step times drift during a run: {}.", list_text(drifts));
+  }
+  if (again > 0) {
+    text += fmt::format(" {} repeated, because other programs disturbed {}.",
+                        again == 1 ? "1 start was" : fmt::format("{} starts were", again),
+                        again == 1 ? "it" : "them");
+  }
+  return text;
+}
 
 /// A row of the summary: a small plot, the title, the main finding and whether it may be trusted.
 std::string summary_row(const std::string& name, const std::string& title,

@@ -38,9 +38,6 @@ ReportSection section_of(const Experiment& experiment, Results results);
 /// above 1, are called small. Throws Error(kNoInput) if there is none.
 Report report_of(const Study& study, double margin = kDefaultMargin);
 
-/// Explains the statistical methods (method.md).
-std::vector<std::string> method_texts(double margin);
-
 /// The texts of a section's findings: those about times, then the others. An invalid section has
 /// "No conclusion: " and the reason in place of the former, and then those comparisons whose ratio
 /// no disturbance makes (kLargeEffect).
@@ -53,14 +50,6 @@ std::vector<std::string> shown_texts(const ReportSection& section);
 
 /// The command that reproduces a section: "mlp_lab run NAME".
 std::string command_of(const Report& report, const ReportSection& section);
-
-/// The table that every experiment has: a row per case with its step times, its starts and steps,
-/// and the prediction if there is one.
-FindingTable step_table(const Results& results);
-
-/// Describes the quality of the starts: outliers, drift, repeated starts, time lost to other
-/// programs.
-std::string quality_text(const Results& results);
 
 /// The checklist for benchmarks of the starts of all cases: of each item the case that meets it
 /// least. Empty without cases that were run here.
