@@ -31,8 +31,9 @@ def scheme_of(command):
 
 
 def measured_of(case):
-    """The mean of local SGD's steps, which differ; else the median."""
-    return case["mean_step_s" if "--sync-every" in case["command"] else "step_s"]
+    """The mean of steps that differ, those of local SGD and with jitter; else the median."""
+    differ = any(option in case["command"] for option in ("--sync-every", "--jitter-ms"))
+    return case["mean_step_s" if differ else "step_s"]
 
 
 def error_of(case, measured_s):

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "core/config.h"
@@ -97,6 +98,19 @@ std::int64_t steps_of(const TrainingConfig& training, const StepSpec& spec);
 /// them warm-up; 0 if that has fewer than five steps of the same size.
 std::int64_t steps_of_trial(const TrainingConfig& training, const StepSpec& spec,
                             std::int64_t done);
+
+/// The random pauses of a rank, one for each step: uniform from 0 to so many seconds (--jitter-ms).
+class Jitter {
+ public:
+  Jitter(double max_s, int rank)
+      : seconds_(0, static_cast<float>(max_s)), random_(static_cast<unsigned>(rank) + 1) {}
+
+  float next_s() { return seconds_(random_); }
+
+ private:
+  std::uniform_real_distribution<float> seconds_;
+  std::minstd_rand random_;
+};
 
 /// The configuration with all values that depend on the device's kind or the data filled in:
 /// device, widths, steps, warm-up, weight decay, profiled steps. It describes the same run, even if

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <random>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -131,7 +130,7 @@ class Trainer::Input final : public StepInput {
     if (const auto& first = tensors.first_update_host) {
       *addresses.at<std::int32_t>(*first) = scaling_->updates;
     }
-    if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
+    if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = jitter_.next_s();
     if (const auto& number = tensors.number_host) {
       *addresses.at<std::int32_t>(*number) = static_cast<std::int32_t>(batch.number + 1);
     }
@@ -173,10 +172,6 @@ class Trainer::Input final : public StepInput {
     }
   }
 
-  float next_jitter_s() {
-    return std::uniform_real_distribution<float>(0, static_cast<float>(spec_.jitter_s))(random_);
-  }
-
   const TrainConfig& config_;
   const StepSpec& spec_;
   std::int64_t updates_;  // of the whole run
@@ -184,7 +179,7 @@ class Trainer::Input final : public StepInput {
   std::array<const std::atomic<bool>*, 2> requests_{};  // null: never requested
   std::array<Batch, 2> batches_{};
   std::optional<ScalingPosition> scaling_{};
-  std::minstd_rand random_{static_cast<unsigned>(spec_.mesh.rank) + 1};
+  Jitter jitter_{spec_.jitter_s, spec_.mesh.rank};
   std::exception_ptr failure_;
   std::optional<std::int64_t> missing_step_;  // the first without its samples
   std::optional<Loader> loader_;

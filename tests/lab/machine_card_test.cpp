@@ -270,8 +270,11 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
   MachineCard card{.name = "two cores", .on_gpu = false, .flops_per_s = 1e11};
   card.memory_bytes_per_s = 1e10;
   card.node_ranks = 2;
-  card.loads = {{.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = {{"copy", 1, 64, 1e9}}},
-                {.ranks = 2, .rates = {{"copy", 1, 64, 1e9}, {"attention flash", 128, 64, 1e9}}}};
+  card.loads = {
+      {.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = {{"copy", 1, 64, 1e9}}},
+      {.ranks = 2,
+       .rates = {
+           {"copy", 1, 64, 1e9}, {"attention flash", 128, 64, 1e9}, {"gemm nt", 1, 64, 1e9, 1e4}}}};
   EnumArray<ExchangeKind, SecondsByBytes>& measured = card.loads.back().exchanges;
   measured[ExchangeKind::kAllReduce] = {{4, 1e-9}, {8, 1e-3}};
   measured[ExchangeKind::kBroadcast] = {{4, 1e-9}, {8, 2e-3}};

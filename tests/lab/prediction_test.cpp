@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -17,12 +18,14 @@
 #include "core/rank_checker.h"
 #include "lab/made_up.h"
 #include "lab/predict/machine_card.h"
+#include "lab/predict/reach.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/study/experiment.h"
 #include "lab/study/prediction_errors.h"
 #include "support/expect_error.h"
 #include "train/pass_schedule.h"
+#include "train/schedule.h"
 
 namespace barestep {
 namespace {
@@ -80,6 +83,25 @@ TEST(Simulator, SharesCoresAmongLanes) {
       << "two ranks on a core";
   // Four of the eleven seconds, in which both lanes need the core, take twice as long.
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 1, .contention = 2}).step_s, 15);
+}
+
+/// The same with lanes that sleep where they wait for another one.
+TEST(Simulator, WakesLanesThatHaveWaited) {
+  const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
+  const WorkloadPrograms programs(workload);
+  const auto seconds = [](const Node& node) {
+    if (const auto* collective = std::get_if<Collective>(&node.op)) {
+      return std::get<AllReduce>(*collective).tensors.front().size() > 1000 ? 3.0 : 0.0;
+    }
+    return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
+  };
+  // The first sum begins half a second after its bucket is complete at 3, and the second sum right
+  // after it at 6.5. The update waits for it until 9.5, and wakes up.
+  const SimulatedStep step = simulate(programs.step(), seconds, {.wake_s = 0.5});
+  EXPECT_DOUBLE_EQ(step.step_s, 10);
+  EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 3);
+  EXPECT_DOUBLE_EQ(step.account[Part::kExposedCommunication], 4.5);
+  EXPECT_DOUBLE_EQ(step.account[Part::kIdle], 0.5);
 }
 
 TEST(Simulator, NeedsNoCoreForAPause) {
@@ -204,6 +226,84 @@ TEST(OpRates, AreInterpolatedInTheLogarithms) {
   EXPECT_EQ(op_s({.op = "sgd", .width = 7, .work = 10e9}, rates), 0);
 }
 
+// The weights of a product are in a cache, or in none.
+TEST(OpRates, AreInterpolatedInTheReach) {
+  const std::vector<OpRate> rates = {{"gemm nt", 8, 64, 8e9, 1e4},  {"gemm nt", 8, 64, 8e9, 1e6},
+                                     {"gemm nt", 8, 256, 8e9, 1e6}, {"gemm nt", 8, 256, 2e9, 1e8},
+                                     {"adam", 1, 1e6, 8e9},         {"adam", 1, 1e8, 2e9},
+                                     {"copy", 1, 1e2, 1e9},         {"copy", 1, 1e6, 4e9}};
+  const auto rate_of = [&](const char* op, double width, double reach) {
+    return 1 / op_s({.op = op, .rows = 8, .width = width, .work = 1, .reach = reach}, rates);
+  };
+  EXPECT_NEAR(rate_of("gemm nt", 256, 1e3), 8e9, 1);
+  EXPECT_NEAR(rate_of("gemm nt", 256, 1e7), 4e9, 1);
+  EXPECT_NEAR(rate_of("gemm nt", 256, 1e9), 2e9, 1) << "the nearest, beyond";
+  EXPECT_NEAR(rate_of("gemm nt", 128, 1e8), 4e9, 1) << "between the farthest of both widths";
+  EXPECT_NEAR(rate_of("adam", 1e6, 0), 8e9, 1);
+  EXPECT_NEAR(rate_of("adam", 1e6, 1e7), 4e9, 1) << "as if its own bytes were as many";
+  EXPECT_NEAR(rate_of("adam", 1e6, 1e8), 2e9, 1);
+  EXPECT_NEAR(rate_of("copy", 1e2, 1e6), 1e9, 1) << "a short op is not faster far away";
+}
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+
+/// Copies of 1 MiB to where nothing else is: two MiB each, by the numbers of their places.
+std::vector<Reach> reaches_of_copies(const std::vector<int>& places) {
+  Buffers buffers;
+  Program program("copies", buffers);
+  for (const int place : places) {
+    const auto tensor = [&](const char* name) {
+      return buffers.tensor(name + std::to_string(place), Category::kData, 1, kMiB / 4);
+    };
+    const Tensor to = tensor("to "), from = tensor("from ");
+    program.add({.op = DeviceOp{Copy{.to = to, .from = from}}});
+  }
+  return reaches_of(program);
+}
+
+TEST(Reaches, CountTheBytesFromOneUseToTheNext) {
+  std::vector<double> bytes;
+  for (const Reach& reach : reaches_of_copies({0, 1, 2, 2, 0})) {
+    EXPECT_EQ(reach.own, 2 * kMiB);
+    bytes.push_back(reach.bytes / kMiB);
+  }
+  // The first follows the last of the step before; the others, more than there are places, of which
+  // there are three.
+  EXPECT_THAT(bytes, ElementsAre(2, 6, 6, 2, 6));
+}
+
+/// The mean reach of a stage's products of this kind in one pass.
+double reach_of_products(std::int64_t micro_batches, bool first) {
+  Workload workload = made_up_workload(1024, 4, SchemeKind::kDdp, 2);
+  workload.config.data.batch_size = 64;
+  workload.config.parallel.pipeline = 2;
+  workload.config.parallel.micro_batches = micro_batches;
+  const WorkloadPrograms programs(workload);
+  const std::vector<Reach> reaches = reaches_of(programs.step());
+  double sum = 0;
+  int products = 0;
+  for (NodeId id = 0; id < programs.step().size(); ++id) {
+    const Node& node = programs.step().node(id);
+    if (node.phase != Phase::kForward || op_if<Gemm>(node.op) == nullptr) continue;
+    if ((node.micro_batch == 0) != first) continue;
+    sum += at(reaches, id).bytes;
+    ++products;
+  }
+  return sum / products;
+}
+
+// A stage of two layers has 8 MiB of weights, as much of their gradients, and twice as much of
+// Adam's state. A forward pass finds the first layer's weights after both layers' gradients and the
+// second layer's weights twice, which makes 20 MiB with them, and the second layer's after both
+// gradients and the first layer's weights, 16 MiB; but the second micro-batch, right after the
+// first, finds both after 8 MiB. The first micro-batch follows the update of all 32 MiB, of which
+// the first layer's are the last: 12 MiB and 30 MiB in the mean.
+TEST(Reaches, OfAStageAreItsLayersBetweenMicroBatches) {
+  EXPECT_NEAR(reach_of_products(8, false), (8 + 6 * 18) / 7.0 * kMiB, kMiB);
+  EXPECT_NEAR(reach_of_products(8, true), 21 * kMiB, kMiB);
+  EXPECT_NEAR(reach_of_products(1, true), 21 * kMiB, kMiB);
+}
+
 TEST(OpRates, TellProductsApartByTheirOperands) {
   Workload workload = made_up_workload(128, 2);
   workload.config.data.batch_size = 32;
@@ -282,6 +382,20 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
 }
 
 // Each of two ranks draws half of x and y, 32 x 1024 numbers each, on the core that also computes.
+// The host sleeps until a step ends, and its lanes until the host has queued the next one; but both
+// only look for what is there sooner.
+TEST(MeasuredMachines, WakeTheHostAndTheDevice) {
+  MachineCard card = two_cores();
+  const Workload workload = made_up_workload(1024, 2), tiny = made_up_workload(1, 2);
+  const SimulatedStep before = predicted_run(workload, card);
+  const double tiny_s = predicted_run(tiny, card).step_s;
+  for (MachineLoad& load : card.loads) load.wake_s = 50e-6;
+  const SimulatedStep after = predicted_run(workload, card);
+  EXPECT_NEAR(after.step_s, before.step_s + 100e-6, 1e-9);
+  EXPECT_NEAR(after.account[Part::kIdle], 100e-6, 1e-9);
+  EXPECT_EQ(predicted_run(tiny, card).step_s, tiny_s);
+}
+
 TEST(MeasuredMachines, PriceTheNumbersThatRanksDraw) {
   MachineCard card = two_cores();
   Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
@@ -319,6 +433,29 @@ TEST(MeasuredMachines, PredictTheMeanOfARoundOfLocalSgd) {
   EXPECT_NEAR(step_s(2) - step_s(8), averaged_s * (1.0 / 2 - 1.0 / 8), 1e-4);
   EXPECT_NEAR(step_s(4) - step_s(8), averaged_s * (1.0 / 4 - 1.0 / 8), 1e-4);
   EXPECT_NEAR(step_s(8), step_s(1) - averaged_s * (1 - 1.0 / 8), 1e-4);
+}
+
+// The only difference between micro-batches of a pipeline and an accumulated step is how far their
+// weights are.
+TEST(MeasuredMachines, PriceProductsByTheCacheOfTheirWeights) {
+  MachineCard card = two_cores();
+  for (MachineLoad& load : card.loads) {
+    std::vector<OpRate> far = load.rates;
+    for (OpRate& rate : load.rates) rate.reach = 23.0 * kMiB;
+    for (OpRate& rate : far) {
+      rate.rate /= rate.op == "copy" ? 1 : 4;
+      rate.reach = 24.0 * kMiB;
+    }
+    load.rates.insert(load.rates.end(), far.begin(), far.end());
+  }
+  Workload workload = made_up_workload(1024, 4, SchemeKind::kDdp, 2);
+  workload.config.device.threads = 1;
+  workload.config.data.batch_size = 64;
+  workload.config.parallel.pipeline = 2;
+  workload.config.parallel.micro_batches = 8;
+  const double layer_s = 2.0 * 8 * 1024 * 1024 / 50e9;  // of eight rows
+  const double forward_s = predicted_run(workload, card).account[Part::kForward];
+  EXPECT_NEAR(forward_s, (15 + 4) * layer_s, layer_s) << "the second layer's first pass is far";
 }
 
 TEST(MeasuredMachines, AddWhatAnActivationInAProductCosts) {
@@ -805,6 +942,83 @@ TEST(SlowRanks, HoldUpAllAndShowOnRank0AsCommunication) {
   EXPECT_NEAR(other.step_s, own.step_s, 1e-6);
   EXPECT_NEAR(other.account[Part::kExposedCommunication],
               own.account[Part::kExposedCommunication] + 0.010, 1e-4);
+}
+
+/// What a rank's steps after the warm-up of five draw, by the minimal standard generator.
+std::vector<double> drawn_s(int rank, double max_s, int steps = 20) {
+  std::int64_t state = rank + 1;
+  std::vector<double> all;
+  for (int step = 0; step < steps; ++step) {
+    state = state * 48271 % 2147483647;
+    if (step >= 5) all.push_back(max_s * static_cast<double>(state - 1) / 2147483646.0);
+  }
+  return all;
+}
+
+TEST(Jitter, HoldsUpRanksForTheLongestPauseOfEachStep) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  Workload workload = on_gpus(SchemeKind::kDdp, 4);
+  const SimulatedStep even = predicted_run(workload, h200);
+  workload.config.injected.jitter_ms = 10;
+  const SimulatedStep jitters = predicted_run(workload, h200);
+  double own_s = 0, longest_s = 0;
+  for (std::size_t step = 0; step < 15; ++step) {
+    double max_s = 0;
+    for (int rank = 0; rank < 4; ++rank) max_s = std::max(max_s, drawn_s(rank, 0.010).at(step));
+    own_s += drawn_s(0, 0.010).at(step) / 15;
+    longest_s += max_s / 15;
+  }
+  EXPECT_GT(longest_s, 1.2 * own_s);
+  EXPECT_NEAR(jitters.step_s, even.step_s + longest_s, 1e-4);
+  EXPECT_NEAR(jitters.account[Part::kInjected], own_s, 1e-6);
+  EXPECT_NEAR(jitters.account[Part::kExposedCommunication],
+              even.account[Part::kExposedCommunication] + longest_s - own_s, 1e-4);
+  // A pause that all ranks are told to make too.
+  workload.config.injected.delay_ms = 5;
+  EXPECT_NEAR(predicted_run(workload, h200).step_s, jitters.step_s + 0.005, 1e-6);
+}
+
+TEST(Jitter, OfLocalSgdCountsByRounds) {
+  MachineCard card = two_cores();
+  Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
+  workload.config.device.threads = 1;
+  workload.config.parallel.sync_every = 5;
+  const double even_s = predicted_run(workload, card).step_s;
+  workload.config.injected.jitter_ms = 10;
+  const std::vector<double> a = drawn_s(0, 0.010), b = drawn_s(1, 0.010);
+  double longest_s = 0;
+  for (auto round = a.begin(); round != a.end(); round += 5) {
+    const auto other = b.begin() + (round - a.begin());
+    longest_s +=
+        std::max(std::accumulate(round, round + 5, 0.0), std::accumulate(other, other + 5, 0.0));
+  }
+  EXPECT_NEAR(predicted_run(workload, card).step_s, even_s + longest_s / 15, 1e-6);
+}
+
+// The trainer draws once for each of its steps.
+TEST(Jitter, HasTheBitsOfTheMinimalGenerator) {
+  Jitter jitter(0.010, 2);
+  for (int step = 0; step < 5; ++step) jitter.next_s();
+  for (const double seconds : drawn_s(2, 0.010)) EXPECT_NEAR(jitter.next_s(), seconds, 1e-8);
+}
+
+TEST(MeasuredMachines, TakeTheUpdateThatTheTrainersTrialFindsFaster) {
+  MachineCard card = two_cores();
+  for (MachineLoad& load : card.loads) load.rates.push_back({"linear_adam", 64, 256, 1e9});
+  Workload workload = made_up_workload(1024, 3);
+  const auto step_s = [&](Update update) {
+    workload.config.training.update = update;
+    return predicted_run(workload, card).step_s;
+  };
+  EXPECT_EQ(step_s(Update::kAuto), step_s(Update::kSeparate));
+  EXPECT_LT(step_s(Update::kAuto), step_s(Update::kFused));
+  for (MachineLoad& load : card.loads) load.rates.back().rate = 1e15;
+  EXPECT_EQ(step_s(Update::kAuto), step_s(Update::kFused));
+  EXPECT_LT(step_s(Update::kAuto), step_s(Update::kSeparate));
+  // Without a warm-up there is no trial, and its rule takes the fused one.
+  for (MachineLoad& load : card.loads) load.rates.back().rate = 1e9;
+  workload.config.training.warmup = 0;
+  EXPECT_EQ(step_s(Update::kAuto), step_s(Update::kFused));
 }
 
 TEST(DataParallelOnGpus, MovesRowsOverTheLink) {

@@ -97,7 +97,7 @@ TEST(WhatIf, RanksWaitForTheOneThatPausesLongest) {
                two_ranks(0.005, 0.025));
   expect_step(gain_with(gains_of(all), "no-slow-rank"), 0.05, 0.03);
   expect_step(gain_with(gains_of(all), "no-delay"), 0.05, 0.045);
-  // Nobody says how long jitter is.
+  // The spans say how long jitter was.
   const Results jitter =
       measured(asked_setting({{"ranks", "2"}, {"jitter-ms", "10"}}), two_ranks(0.004, 0.007));
   expect_step(gain_with(gains_of(jitter), "no-jitter"), 0.05, 0.043);

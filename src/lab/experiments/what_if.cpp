@@ -55,8 +55,7 @@ std::vector<CaseRow> rows_of(const Setting& setting, const Workload& run) {
   };
   add(config.data.io_delay_ms > 0, "no-io-delay", "--io-delay-ms 0");
   add(injected.delay_ms > 0, "no-delay", "--delay-ms 0");
-  // No step with pauses of random lengths is simulated.
-  add(injected.jitter_ms > 0 && config.parallel.pipeline == 1, "no-jitter", "--jitter-ms 0");
+  add(injected.jitter_ms > 0, "no-jitter", "--jitter-ms 0");
   if (injected.slow_rank) {
     add(true, "no-slow-rank", fmt::format("--slow-rank {}:0", injected.slow_rank->rank));
   }
@@ -345,6 +344,10 @@ Findings what_if_findings(const Results& results) {
                                      largest_text(largest_phase(measured), "it")));
   if (!changes.refused.empty()) {
     all.untimed.emplace_back("refused", fmt::format("Refused: {}.", joined(changes.refused, ". ")));
+  }
+  const auto is_simulated = [](const PredictedGain& gain) { return gain.made_from == kRatio; };
+  if (results.card && std::ranges::any_of(all.gains, is_simulated)) {
+    all.untimed.emplace_back("card", error_note(*results.card));
   }
   if (is_checked) {
     all.comparisons = compare(results.samples_of(kAsItIs), others, results.setting.margin);

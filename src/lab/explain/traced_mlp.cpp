@@ -315,6 +315,7 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
   } else {
     findings.tables.push_back(
         prediction_table(run, account, predicted_run(workload, *card), card->name));
+    findings.timed.emplace_back(error_note(*card));
   }
   return findings;
 }

@@ -77,9 +77,9 @@ std::string_view why_never_simulated(const Option& option) {
   constexpr std::string_view kNoRates = "machine cards have no rates that it changes";
   constexpr std::string_view kOfCard = "the machine's card says what devices it has";
   static constexpr std::pair<std::string_view, std::string_view> kNever[] = {
-      {"affinity", kNoRates},  {"autotune", kNoRates}, {"device", kOfCard}, {"devices", kOfCard},
-      {"flip", kOfRuns},       {"gemm", kNoRates},     {"graph", kNoRates}, {"jitter-ms", kNoRates},
-      {"show-split", kOfRuns}, {"transport", kNoRates}};
+      {"affinity", kNoRates}, {"autotune", kNoRates},  {"device", kOfCard},
+      {"devices", kOfCard},   {"flip", kOfRuns},       {"gemm", kNoRates},
+      {"graph", kNoRates},    {"show-split", kOfRuns}, {"transport", kNoRates}};
   if (option.group == "Observing" || option.group == "Files") return kOfRuns;
   const std::string_view* const why = found_in(kNever, option.name);
   return why == nullptr ? "" : *why;

@@ -22,7 +22,7 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
-constexpr std::string_view kWithSums = " with sums";
+constexpr std::string_view kWithSums = " with sums", kOfARow = " of a row";
 
 /// log y at log x, interpolated between the neighboring points; outside them, the last one's.
 double interpolated(const std::map<double, double>& log_y, double log_x) {
@@ -54,7 +54,9 @@ OpSize size_of(const DeviceOp& op) {
   const std::optional<ProductSize> product = product_of(op);
   if (!product) {
     const auto* const gradient = std::get_if<ActivationGrad>(&op);
+    const auto* const sum = std::get_if<SumRows>(&op);
     if (gradient != nullptr && gradient->sums) name += kWithSums;
+    if (sum != nullptr && sum->in.rows == 1) name += kOfARow;
     return {.op = std::move(name), .width = number(cost.bytes), .work = number(cost.bytes)};
   }
   const auto* const gemm = std::get_if<Gemm>(&op);
@@ -69,18 +71,42 @@ OpSize size_of(const DeviceOp& op) {
           .work = number(cost.flops)};
 }
 
+namespace {
+
+/// Whether an op's rate counts flops; other rates count bytes.
+bool counts_flops(const std::string& op) {
+  return op.starts_with(Gemm::kLabel) || op.starts_with(Attention::kLabel) ||
+         op == LinearAdam::kLabel;
+}
+
+double log_of(double size) {
+  return std::log(std::max(size, 1.0));
+}
+
+}  // namespace
+
 double op_s(const OpSize& size, std::span<const OpRate> rates) {
-  std::map<double, std::map<double, double>> by_rows;  // all logarithms
+  using Logs = std::map<double, double>;
+  std::map<double, std::map<double, Logs>> by_rows;  // then by width and reach
   for (const OpRate& rate : rates) {
     if (rate.op != size.op) continue;
-    by_rows[std::log(rate.rows)][std::log(rate.width)] = std::log(rate.rate);
+    by_rows[log_of(rate.rows)][log_of(rate.width)][log_of(rate.reach)] = std::log(rate.rate);
   }
   if (by_rows.empty() || size.work <= 0) return 0;
-  std::map<double, double> at_width;
-  for (const auto& [log_rows, of_rows] : by_rows) {
-    at_width[log_rows] = interpolated(of_rows, std::log(std::max(size.width, 1.0)));
-  }
-  return size.work / std::exp(interpolated(at_width, std::log(std::max(size.rows, 1.0))));
+  const auto rate_at = [&](double width) {
+    Logs at_rows;
+    for (const auto& [log_rows, of_rows] : by_rows) {
+      Logs at_width;
+      for (const auto& [log_width, by_reach] : of_rows) {
+        at_width[log_width] = interpolated(by_reach, log_of(size.reach));
+      }
+      at_rows[log_rows] = interpolated(at_width, log_of(width));
+    }
+    return std::exp(interpolated(at_rows, log_of(size.rows)));
+  };
+  const double rate = rate_at(size.width);
+  if (counts_flops(size.op) || size.reach <= size.width) return size.work / rate;
+  return size.work / std::min(rate, rate_at(size.reach));
 }
 
 namespace {
@@ -99,12 +125,6 @@ constexpr double kMaxContention = 1e6;
 constexpr std::int64_t kMaxMultiprocessors = 1 << 20;
 constexpr double kMaxLoadMacs = 1e6;
 constexpr std::int64_t kMaxDeviceBytes = std::int64_t{1} << 60;
-
-/// Whether an op's rate counts flops; other rates count bytes.
-bool counts_flops(const std::string& op) {
-  return op.starts_with(Gemm::kLabel) || op.starts_with(Attention::kLabel) ||
-         op == LinearAdam::kLabel;
-}
 
 double card_rate(const JsonValue& from) {
   return from.number(kMinRate, kMaxRate);
@@ -260,6 +280,7 @@ void state_load(const MachineLoad& load, const std::string& source,
   };
   state("launch_s", time_text(load.launch_s));
   state("host_s", time_text(load.host_s));
+  if (load.wake_s > 0) state("wake_s", time_text(load.wake_s));
   std::map<std::string, std::vector<double>> by_op;
   for (const OpRate& rate : load.rates) by_op[rate.op].push_back(rate.rate);
   for (const auto& [op, rates] : by_op) {
@@ -436,8 +457,10 @@ json measured_of(const MachineLoad& load) {
   json rates = json::array();
   for (const OpRate& rate : load.rates) {
     rates.push_back({rate.op, rate.rows, rate.width, rate.rate});
+    if (rate.reach > 0) rates.back().push_back(rate.reach);
   }
   json all = {{"rates", std::move(rates)}};
+  if (load.wake_s > 0) all["wake_s"] = load.wake_s;
   bool exchanges = false;
   for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
     const SecondsByBytes& points = load.exchanges[exchange];
@@ -540,12 +563,16 @@ std::string measured_json(const MachineLoad& load) {
 void read_measured(const JsonValue& from, MachineLoad& load) {
   load.rates.clear();
   for (const JsonValue& item : from.at("rates").items()) {
-    const std::vector<JsonValue> rate = item.items(4);
+    constexpr std::size_t kWithReach = 5;
+    const bool has_reach = item.items().size() == kWithReach;
+    const std::vector<JsonValue> rate = item.items(has_reach ? kWithReach : kWithReach - 1);
     load.rates.push_back({.op = rate[0].text(),
                           .rows = rate[1].number(1, kMaxSize),
                           .width = rate[2].number(1, kMaxSize),
-                          .rate = card_rate(rate[3])});
+                          .rate = card_rate(rate[3]),
+                          .reach = has_reach ? rate[4].number(1, kMaxSize) : 0});
   }
+  load.wake_s = from.has("wake_s") ? card_seconds(from.at("wake_s")) : 0;
   load.contention = from.has("contention") ? from.at("contention").number(1, kMaxContention) : 1;
   for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
     const std::string name(name_of(exchange));
@@ -615,15 +642,18 @@ double copy_s(const MachineCard& card, double bytes) {
   return exchange_s(card, ExchangeKind::kBroadcast, bytes, 2);
 }
 
+std::int64_t unmeasured_figures(const MachineCard& card) {
+  return std::ranges::count_if(card.stated, [](const StatedRate& each) {
+    return each.source.find("assumed") != std::string::npos ||
+           each.source.starts_with("data sheet") || each.source.starts_with("fitted");
+  });
+}
+
 std::string error_note(const MachineCard& card) {
-  const auto was_measured = [](const StatedRate& each) {
-    return each.source.find("assumed") == std::string::npos &&
-           !each.source.starts_with("data sheet");
-  };
-  const auto measured = std::ranges::count_if(card.stated, was_measured);
-  if (measured == std::ssize(card.stated)) return kSimulationError;
+  const std::int64_t unmeasured = unmeasured_figures(card);
+  if (unmeasured == 0) return kSimulationError;
   return fmt::format("{} Of the {} figures of its card, {} are assumed or from data sheets.",
-                     kSimulationError, card.stated.size(), std::ssize(card.stated) - measured);
+                     kSimulationError, card.stated.size(), unmeasured);
 }
 
 std::string rate_text(double per_s, std::string_view unit) {

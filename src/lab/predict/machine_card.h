@@ -34,12 +34,15 @@ ExchangeKind exchange_kind_of(const Collective& collective);
 /// The properties that an op's rate depends on.
 struct OpSize {
   /// For a product, its name with its transposed operands: "gemm nt"; for attention, with its form;
-  /// otherwise the op's label.
+  /// otherwise the op's label, and what else decides its rate: "sum_rows of a row".
   std::string op{};
   double rows = 1;  // of the batch, for a product; the length of attention's sequences
   double width =
       1;  // of a product, the root of inputs times outputs; of a head; else the op's bytes
   double work = 0;  // flops of products and attention, bytes of other ops
+  /// Bytes from one use of a product's weights to the next (predict/reach.h), which tell in which
+  /// cache they are; of other ops, at least their own.
+  double reach = 0;
 };
 
 OpSize size_of(const DeviceOp& op);
@@ -48,12 +51,14 @@ struct OpRate {
   std::string op{};
   double rows = 1;
   double width = 1;
-  double rate = 0;  // work per second
+  double rate = 0;   // work per second
+  double reach = 0;  // 0: a card of before, which has one rate for any
 };
 
 /// Seconds of an op, interpolated from the rates of the same op at other sizes, in the logarithms
-/// of rows and width; outside their range, the nearest rate applies. The rates of an op must cover
-/// every combination of its widths and rows. 0 if there are no rates of this op.
+/// of rows, width and reach; outside their range, the nearest rate applies. The rates of an op must
+/// cover every combination of its widths and rows. An op that counts bytes is not faster than one
+/// whose own bytes are this one's reach. 0 if there are no rates of this op.
 double op_s(const OpSize& size, std::span<const OpRate> rates);
 
 using SecondsByBytes = std::vector<std::pair<double, double>>;  // ascending
@@ -95,6 +100,7 @@ struct MachineLoad {
   int threads = 1;      // 0: on a GPU
   double launch_s = 0;  // as in MachineCard
   double host_s = 0;
+  double wake_s = 0;  // of a thread that has waited for longer than it spins
   std::vector<OpRate> rates{};
   EnumArray<ExchangeKind, SecondsByBytes> exchanges{};  // of all ranks; of each pair for exchanges
   /// How much longer all-reduces and products take at once than one after the other, since ranks
@@ -207,6 +213,9 @@ double link_bytes(const MachineCard& card, ExchangeKind exchange, double bytes, 
 
 /// Seconds of a copy from one device to another of its node.
 double copy_s(const MachineCard& card, double bytes);
+
+/// How many figures of the card are assumed, fitted or from data sheets.
+std::int64_t unmeasured_figures(const MachineCard& card);
 
 /// kSimulationError, and how many figures of the card were not measured.
 std::string error_note(const MachineCard& card);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -15,7 +16,9 @@
 #include "core/error.h"
 #include "core/index.h"
 #include "core/ops.h"
+#include "lab/predict/reach.h"
 #include "lab/predict/workload.h"
+#include "train/schedule.h"
 
 namespace barestep {
 namespace {
@@ -111,7 +114,8 @@ class Simulation {
   struct Task {
     std::size_t place = 0;  // of a rank that runs it
     double left_s = 0;      // of its work, at full speed
-    bool is_pause = false, is_collective = false;
+    double wakes_s = 0;     // left before it begins, while it wakes up
+    bool is_pause = false, is_collective = false, wakes_up = false;
     std::optional<DeviceOfRank> sender{};  // the device whose link it could fill
     std::vector<TaskPart> parts{};         // of the step: none of the next step's input
     std::size_t awaited = 0;           // tasks that must end, and ranks that must come, before it
@@ -183,11 +187,35 @@ class Simulation {
     ++tasks_[task].awaited;
   }
 
-  void start_if_ready(std::size_t task) {
+  void start_if_ready(std::size_t task, const Task* last_awaited = nullptr) {
     if (tasks_[task].awaited > 0) return;
-    for (const TaskPart& part : tasks_[task].parts) span_of(part).begin_s = now_s_;
     running_.push_back(task);
-    count(tasks_[task], 1);
+    if (last_awaited != nullptr && has_slept(tasks_[task], *last_awaited)) {
+      tasks_[task].wakes_up = true;
+      tasks_[task].wakes_s = sharing_.wake_s;
+    } else {
+      begin(tasks_[task]);
+    }
+  }
+
+  void begin(Task& task) {
+    for (const TaskPart& part : task.parts) span_of(part).begin_s = now_s_;
+    count(task, 1);
+  }
+
+  /// Whether a lane has waited for longer than it spins, on a rank that the other ones of the task
+  /// waited for.
+  [[nodiscard]] bool has_slept(const Task& task, const Task& last_awaited) const {
+    if (sharing_.wake_s == 0) return false;
+    return std::ranges::any_of(task.parts, [&](const TaskPart& part) {
+      const Program& program = ranks_[part.place].program;
+      const auto is_idle = [&](const LaneId& lane) {
+        const auto last = lane_ends_s_.find({part.place, lane});
+        return now_s_ - (last == lane_ends_s_.end() ? 0 : last->second) > kSpinS;
+      };
+      return std::ranges::count(last_awaited.parts, part.place, &TaskPart::place) > 0 &&
+             std::ranges::any_of(lanes_of(program, program.node(part.node)), is_idle);
+    });
   }
 
   [[nodiscard]] NodeSpan& span_of(const TaskPart& part) {
@@ -206,7 +234,7 @@ class Simulation {
 
   /// Work that a running task does per second.
   [[nodiscard]] double speed_of(const Task& task) const {
-    if (task.is_pause) return 1;
+    if (task.is_pause || task.wakes_up) return 1;
     if (task.sender) return 1.0 / senders_.at(*task.sender);
     const double count = working_;
     const double all =
@@ -222,25 +250,39 @@ class Simulation {
     speeds_.clear();
     for (const std::size_t task : running_) {
       speeds_.push_back(speed_of(tasks_[task]));
-      const double left_s = tasks_[task].left_s / speeds_.back();
+      const double left_s = left_of(tasks_[task]) / speeds_.back();
       if (left_s >= passed_s) continue;
       first = task;
       passed_s = left_s;
     }
     now_s_ += passed_s;
     for (std::size_t i = 0; i < running_.size(); ++i) {
-      tasks_[running_[i]].left_s -= passed_s * speeds_[i];
+      left_of(tasks_[running_[i]]) -= passed_s * speeds_[i];
     }
+    if (std::exchange(tasks_[first].wakes_up, false)) return begin(tasks_[first]);
     std::erase(running_, first);
-    count(tasks_[first], -1);
-    tasks_[first].is_done = true;
-    if (!tasks_[first].parts.empty()) worked_until_s_ = now_s_;
-    for (const TaskPart& part : tasks_[first].parts) span_of(part).end_s = now_s_;
-    for (const std::size_t task : tasks_[first].after) {
+    end(first);
+  }
+
+  void end(std::size_t ended) {
+    count(tasks_[ended], -1);
+    tasks_[ended].is_done = true;
+    if (!tasks_[ended].parts.empty()) worked_until_s_ = now_s_;
+    for (const TaskPart& part : tasks_[ended].parts) {
+      span_of(part).end_s = now_s_;
+      if (sharing_.wake_s == 0) continue;
+      const Program& program = ranks_[part.place].program;
+      for (const LaneId& lane : lanes_of(program, program.node(part.node))) {
+        lane_ends_s_[{part.place, lane}] = now_s_;
+      }
+    }
+    for (const std::size_t task : tasks_[ended].after) {
       --tasks_[task].awaited;
-      start_if_ready(task);
+      start_if_ready(task, &tasks_[ended]);
     }
   }
+
+  static double& left_of(Task& task) { return task.wakes_up ? task.wakes_s : task.left_s; }
 
   /// All ranks are taken to end with the last one, as their step does at the loss or at the next
   /// step; and that no sooner than the next step's input is there.
@@ -261,11 +303,12 @@ class Simulation {
   std::map<Meeting, std::vector<std::size_t>> tasks_of_;
   std::vector<std::vector<std::size_t>> task_of_;  // by rank's place and node; kNoTask for input
   std::vector<std::size_t> running_;
-  std::vector<double> speeds_;             // of them
-  int working_ = 0;                        // parts of running tasks that are no pauses
-  std::vector<int> exchanging_;            // collectives of each rank that run
-  std::map<DeviceOfRank, int> senders_;    // running tasks that send from a device
-  double now_s_ = 0, worked_until_s_ = 0;  // on the step itself
+  std::vector<double> speeds_;           // of them
+  int working_ = 0;                      // parts of running tasks that are no pauses
+  std::vector<int> exchanging_;          // collectives of each rank that run
+  std::map<DeviceOfRank, int> senders_;  // running tasks that send from a device
+  std::map<std::pair<std::size_t, LaneId>, double> lane_ends_s_;  // of each rank, if lanes sleep
+  double now_s_ = 0, worked_until_s_ = 0;                         // on the step itself
   std::vector<SimulatedStep> steps_;
 };
 
@@ -281,7 +324,10 @@ Timeline timeline_of(const Program& program, const SimulatedStep& step) {
       if (awaited.steps_back > 0) continue;
       reached_s = std::max(reached_s, at(step.spans, awaited.node).end_s);
     }
-    const double end_s = at(step.spans, run.first).end_s;
+    const NodeSpan& own = at(step.spans, run.first);
+    const double end_s = own.end_s;
+    // A lane that sleeps reaches a node later.
+    if (!run.is_collective) reached_s = std::max(reached_s, own.begin_s);
     as_measured.spans.push_back({.begin_s = std::min(reached_s, end_s), .end_s = end_s});
     as_measured.host.end_s = std::max(as_measured.host.end_s, end_s);
   }
@@ -378,14 +424,17 @@ double standard_attention_s(const Cost& cost, const Tensor& scores, int products
 
 /// Seconds of an op; if it was not measured as it runs here, by the rates of its label, and if its
 /// kind was not, by the rate of copies. Attention, by that of products if they take longer.
-double unfused_s(const DeviceOp& op, const MachineLoad& load) {
+double unfused_s(const DeviceOp& op, const MachineLoad& load, const Reach& reach) {
   OpSize size = size_of(op);
+  const bool is_product = product_of(op).has_value();
+  size.reach = is_product ? reach.bytes : size.width * reach.ratio();
   if (const double own_s = op_s(size, load.rates); own_s > 0) return own_s;
   size.op = label_of(op);
   if (const double label_s = op_s(size, load.rates); label_s > 0) return label_s;
   const Cost cost = cost_of(op);
   const auto bytes = static_cast<double>(cost.bytes);
-  const double copy_s = op_s({.op = "copy", .width = bytes, .work = bytes}, load.rates);
+  const double copy_s = op_s(
+      {.op = "copy", .width = bytes, .work = bytes, .reach = bytes * reach.ratio()}, load.rates);
   const bool multiplies =
       std::holds_alternative<Attention>(op) || std::holds_alternative<AttentionGrad>(op);
   const double flops_per_s = multiplies ? fastest_product(load) : 0;
@@ -395,9 +444,9 @@ double unfused_s(const DeviceOp& op, const MachineLoad& load) {
 
 /// The same; products are measured with a ReLU, and other activations in them take as much longer
 /// as they do alone.
-double measured_s(const DeviceOp& op, const MachineLoad& load) {
+double measured_s(const DeviceOp& op, const MachineLoad& load, const Reach& reach) {
   const auto* const gemm = std::get_if<Gemm>(&op);
-  double seconds = unfused_s(op, load);
+  const double seconds = unfused_s(op, load, reach);
   if (gemm == nullptr || gemm->activation == Activation::kNone) return seconds;
   BiasActivation alone{.values = gemm->c, .activation = gemm->activation};
   const double own_s = op_s(size_of(alone), load.rates);
@@ -418,24 +467,35 @@ class NodePrices {
       : card_(card), run_(run), load_(card.load_of(run.mesh.ranks(), run.threads)) {}
 
   double of(const Program& program, const Node& node) {
-    if (const auto* collective = std::get_if<Collective>(&node.op)) return of(*collective);
+    if (const auto* collective = std::get_if<Collective>(&node.op)) {
+      return of(*collective, reach_of(program, node));
+    }
     const Copy* const copy = has_links(card_) ? copy_between_devices(program, node) : nullptr;
     if (copy != nullptr) return copy_s(card_, static_cast<double>(copy->to.bytes()));
     const bool is_alone = run_.updates_alone && node.phase == Phase::kOptimizer;
-    return of(std::get<DeviceOp>(node.op), is_alone ? card_.load_of(1, run_.threads) : load_);
+    return of(std::get<DeviceOp>(node.op), is_alone ? card_.load_of(1, run_.threads) : load_,
+              reach_of(program, node));
   }
 
-  double of(const DeviceOp& op) { return of(op, load_); }
+  double of(const DeviceOp& op) { return of(op, load_, {}); }
 
  private:
-  double of(const DeviceOp& op, const MachineLoad* load) {
+  /// Only measured machines have rates that depend on it.
+  Reach reach_of(const Program& program, const Node& node) {
+    if (load_ == nullptr) return {};
+    std::vector<Reach>& reaches = reaches_[&program];
+    if (reaches.empty()) reaches = reaches_of(program);
+    return at(reaches, &node - program.nodes().data());
+  }
+
+  double of(const DeviceOp& op, const MachineLoad* load, const Reach& reach) {
     const auto* const delay = std::get_if<Delay>(&op);
     const double pause_s = delay == nullptr ? 0 : delay->seconds;
     if (load == nullptr) return roofline_s(op) + card_.launch_s + pause_s;
-    return std::max(measured_s(op, *load), load->launch_s) + pause_s;
+    return std::max(measured_s(op, *load, reach), load->launch_s) + pause_s;
   }
 
-  double of(const Collective& collective) {
+  double of(const Collective& collective, const Reach& reach) {
     const auto with = [&](std::int64_t bytes, int ranks) {
       return of_exchange(exchange_kind_of(collective), bytes, ranks,
                          run_.mesh.span_of(axis_of(collective)));
@@ -449,7 +509,7 @@ class NodePrices {
                      // Among all devices of a process if it has several, else among all ranks.
                      const auto devices = static_cast<int>(op.tensors.size());
                      if (devices > 1 && !card_.on_gpu) {
-                       return in_memory_s(collective, op.tensors.front(), devices);
+                       return in_memory_s(collective, op.tensors.front(), devices, reach);
                      }
                      return with(op.tensors.front().bytes(),
                                  std::max(devices, run_.mesh.size_of(op.axis)));
@@ -502,10 +562,12 @@ class NodePrices {
 
   /// A collective between devices of one process in their shared memory: a copy for each device, a
   /// sum of each on the root, or both.
-  double in_memory_s(const Collective& collective, const Tensor& tensor, int devices) {
+  double in_memory_s(const Collective& collective, const Tensor& tensor, int devices,
+                     const Reach& reach) {
     const Tensor row{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
-    const double copy_each_s = of(Copy{.to = row, .from = row});
-    const double sums_s = (devices - 1) * of(SumRows{.out = row, .in = row, .beta = 1});
+    const double copy_each_s = of(Copy{.to = row, .from = row}, load_, reach);
+    const double sums_s =
+        (devices - 1) * of(SumRows{.out = row, .in = row, .beta = 1}, load_, reach);
     const ExchangeKind kind = exchange_kind_of(collective);
     const bool only_copies = kind == ExchangeKind::kBroadcast || kind == ExchangeKind::kAllGather;
     const bool only_adds = kind == ExchangeKind::kReduce || kind == ExchangeKind::kReduceScatter;
@@ -516,6 +578,7 @@ class NodePrices {
   NodeSetting run_;
   const MachineLoad* load_;
   std::map<std::pair<ProductSize, double>, double> shares_;
+  std::map<const Program*, std::vector<Reach>> reaches_;
   std::map<std::tuple<ExchangeKind, std::int64_t, int, int>, double> exchanges_;
 };
 
@@ -555,10 +618,54 @@ Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t cou
           .contention = load == nullptr ? 1 : load->contention,
           .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
           .by_links = has_links(card),
-          .makes_input = !card.on_gpu};
+          .makes_input = !card.on_gpu,
+          .wake_s = load == nullptr ? 0 : load->wake_s};
 }
 
 namespace {
+
+/// The longest pause before backward of `count` ranks from `first` on, which wait for each other
+/// after every step or, with local SGD, round: the mean of a run's steps after warm-up.
+double longest_pause_s(const Run& workload, int first, int count) {
+  constexpr std::int64_t kMostSteps = 1000;
+  const InjectedConfig& injected = workload.config.injected;
+  const std::int64_t begin = first_measured_step(workload.config.training, workload.steps());
+  const std::int64_t end = std::min(workload.steps(), begin + kMostSteps);
+  const auto round_of = [&](std::int64_t step) {
+    const std::int64_t every = workload.config.parallel.sync_every;
+    return step / every - begin / every;
+  };
+  std::vector<double> longest_s(static_cast<std::size_t>(round_of(end - 1) + 1));
+  for (int rank = first; rank < first + count; ++rank) {
+    const bool is_slow = injected.slow_rank && injected.slow_rank->rank == rank;
+    const double told_ms = injected.delay_ms + (is_slow ? injected.slow_rank->delay_ms : 0);
+    Jitter jitter(1e-3 * injected.jitter_ms, rank);
+    std::vector<double> own_s(longest_s.size());
+    for (std::int64_t step = 0; step < end; ++step) {
+      const double pause_s = 1e-3 * told_ms + jitter.next_s();
+      if (step >= begin) at(own_s, round_of(step)) += pause_s;
+    }
+    std::ranges::transform(longest_s, own_s, longest_s.begin(),
+                           [](double longest, double own) { return std::max(longest, own); });
+  }
+  return std::accumulate(longest_s.begin(), longest_s.end(), 0.0) /
+         static_cast<double>(end - begin);
+}
+
+/// The ranks that wait for each other in a stage, among which one is as slow as the slowest.
+int ranks_of_stage(const Run& workload) {
+  return workload.has_ranks() ? mesh_of(workload).ranks_of_stage() : 1;
+}
+
+/// Where rank 0 waits for ranks that pause longer, which were simulated in its place.
+void wait_for_pauses(const Run& workload, StepAccount& account) {
+  const auto of_first = [&](int count) { return longest_pause_s(workload, 0, count); };
+  const double own_s = of_first(1), all_s = of_first(ranks_of_stage(workload));
+  const double tensor_s = workload.has_ranks() ? of_first(mesh_of(workload).tensor) : own_s;
+  account[Part::kInjected] -= all_s - own_s;
+  account[Part::kTensorRanks] += tensor_s - own_s;
+  account[Part::kExposedCommunication] += all_s - tensor_s;
+}
 
 /// The steps of these ranks, or of local SGD those without an average.
 std::vector<SimulatedStep> simulated_ranks(const Run& workload, const MachineCard& card,
@@ -570,9 +677,18 @@ std::vector<SimulatedStep> simulated_ranks(const Run& workload, const MachineCar
     const WorkloadPrograms& own = programs.of(i);
     all.push_back({are_local ? own.local_step() : own.step(), run.mesh.with_rank(ranks[i])});
   }
+  // A rank of each stage pauses as long as the one that all wait for.
+  std::map<const Program*, double> longest_s;
+  for (const RankProgram& rank : all) {
+    if (workload.config.injected.jitter_ms == 0) continue;
+    const int count = ranks_of_stage(workload);
+    longest_s[&rank.program] = longest_pause_s(workload, rank.mesh.stage() * count, count);
+  }
   NodePrices prices(card, run);
   const auto seconds = [&](const Program& program, const Node& node) {
-    return prices.of(program, node);
+    const Delay* const pause = op_if<Delay>(node.op);
+    const bool is_drawn = pause != nullptr && pause->more_seconds;
+    return is_drawn ? longest_s.at(&program) : prices.of(program, node);
   };
   return simulate(all, seconds, sharing_of(workload, card, ranks.size()));
 }
@@ -600,12 +716,10 @@ std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCar
   return steps;
 }
 
-SimulatedStep predicted_run(const Run& workload, const MachineCard& card) {
-  return predicted_run(workload, card, RankPrograms(workload));
-}
+namespace {
 
-SimulatedStep predicted_run(const Run& workload, const MachineCard& card,
-                            const RankPrograms& programs) {
+SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
+                           const RankPrograms& programs) {
   const TrainConfig& config = workload.config;
   const NodeSetting run = setting_of(workload, card);
   const std::span<const int> ranks = programs.ranks();
@@ -614,17 +728,16 @@ SimulatedStep predicted_run(const Run& workload, const MachineCard& card,
   for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
     step.stages.push_back(at(steps, stage).account);
   }
-  // Simulated with a slow rank's stages, but rank 0 waits where the slow rank pauses.
-  const std::optional<SlowRank>& slow = config.injected.slow_rank;
-  if (slow && slow->delay_ms > 0 && slow->rank != 0 && slow->rank == ranks.front()) {
-    const double all_ms = slow->delay_ms + config.injected.delay_ms;
-    const double waited_s = step.account[Part::kInjected] * slow->delay_ms / all_ms;
-    const bool shares_layers = slow->rank < run.mesh.tensor;
-    step.account[Part::kInjected] -= waited_s;
-    step.account[shares_layers ? Part::kTensorRanks : Part::kExposedCommunication] += waited_s;
-  }
+  const InjectedConfig& injected = config.injected;
+  const bool is_slow = injected.slow_rank && injected.slow_rank->rank == ranks.front();
+  if (is_slow || injected.jitter_ms > 0) wait_for_pauses(workload, step.account);
   const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
   step.account[Part::kHost] = load == nullptr ? card.host_s : load->host_s;
+  if (load != nullptr && step.step_s - load->launch_s * programs.of(0).step().size() > kSpinS) {
+    // The host sleeps until the step ends, and lanes until the host queues the next one.
+    step.account[Part::kIdle] += 2 * load->wake_s;
+    step.step_s += 2 * load->wake_s;
+  }
   step.step_s += step.account[Part::kHost];
   if (config.data.workers > 0) {
     const double loading_s = 1e-3 * config.data.io_delay_ms / config.data.workers;
@@ -633,6 +746,22 @@ SimulatedStep predicted_run(const Run& workload, const MachineCard& card,
   }
   step.account.wall_s = step.step_s;
   return step;
+}
+
+}  // namespace
+
+SimulatedStep predicted_run(const Run& workload, const MachineCard& card) {
+  return predicted_run(workload, card, RankPrograms(workload));
+}
+
+SimulatedStep predicted_run(const Run& workload, const MachineCard& card,
+                            const RankPrograms& programs) {
+  SimulatedStep step = predicted_as(workload, card, programs);
+  if (!tries_updates(workload)) return step;
+  Run separate = workload;
+  separate.config.training.update = Update::kSeparate;
+  SimulatedStep other = predicted_as(separate, card, RankPrograms(separate));
+  return other.step_s < step.step_s ? other : step;
 }
 
 }  // namespace barestep

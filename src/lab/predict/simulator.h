@@ -38,6 +38,10 @@ struct SimulatedStep {
 /// it.
 Timeline timeline_of(const Program& program, const SimulatedStep& step);
 
+/// How long a thread of the CPU looks for what it waits for before it sleeps
+/// (kernels/cpu/stream.cpp).
+constexpr double kSpinS = 5e-6;
+
 /// How nodes slow each other down when they run at the same time.
 struct Sharing {
   /// This many nodes run at full speed at once. More nodes divide the capacity evenly, as threads
@@ -51,6 +55,8 @@ struct Sharing {
   bool by_links = false;
   /// Whether ranks make the next step's input meanwhile, which the step's end waits for.
   bool makes_input = false;
+  /// What a lane needs to go on after a wait of more than kSpinS, for which it sleeps.
+  double wake_s = 0;
 };
 
 /// Seconds of a node of a program on an otherwise idle machine.

@@ -11,6 +11,7 @@
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "train/memory_check.h"
+#include "train/schedule.h"
 
 namespace barestep {
 
@@ -50,6 +51,24 @@ std::string command_line_of(const Workload& workload) {
                      program_of(workload), fmt::join(arguments_of(workload), " "));
 }
 
+namespace {
+
+/// Of a rank, with as many samples as its files have.
+StepSpec spec_with_rows(const Run& run, int rank) {
+  StepSpec spec = spec_of(run, rank);
+  if (run.config.data.kind != DataKind::kRandn) spec.input.train_rows = run.data_rows;
+  return spec;
+}
+
+}  // namespace
+
+bool tries_updates(const Run& run) {
+  const TrainingConfig& training = run.config.training;
+  return training.update == Update::kAuto && !training.evaluate_only &&
+         choose_update(run.config, run.kind()).is_to_be_measured &&
+         steps_of_trial(training, spec_with_rows(run, 0), 0) > 0;
+}
+
 WorkloadPrograms::WorkloadPrograms(const Run& run, int rank) {
   require(run);
   Run resolved = run;
@@ -58,9 +77,8 @@ WorkloadPrograms::WorkloadPrograms(const Run& run, int rank) {
     config.training.update = choose_update(config, run.kind()).update;
   }
   scheme_ = scheme_of(config, {.devices = run.ranks, .adds_by_pieces = run.on_gpu});
-  StepSpec spec = spec_of(resolved, rank);
+  StepSpec spec = spec_with_rows(resolved, rank);
   mesh_ = run.has_ranks() ? spec.mesh : mesh_of(run);
-  if (config.data.kind != DataKind::kRandn) spec.input.train_rows = run.data_rows;
   if (config.training.evaluate_only) {
     spec.input.train_rows = config.data.batch_size;
     spec = evaluation_spec_of(spec);

@@ -31,6 +31,9 @@ std::vector<std::string> arguments_of(const Workload& workload);
 /// The command line as a person would type it: `mpirun -np 2 mlp_ddp --dim 1024 ...`.
 std::string command_line_of(const Workload& workload);
 
+/// Whether the trainer tries both ways to update in its warm-up and keeps the faster one.
+bool tries_updates(const Run& run);
+
 // The programs of a run, and the memory of their plan. Allocates nothing.
 
 class WorkloadPrograms {

@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -109,7 +110,7 @@ class RankBench {
       : ranks_(rank.ranks),
         transport_(rank.transport),
         device_(rank.device),
-        seconds_(quick ? 0.02 : 0.06),
+        seconds_(quick ? 0.02 : 0.03),
         numbers_(measured_numbers(rank.device)),
         ops_(rank.device, 4 * numbers_, "rates"),
         collectives_(rank, ops_.addresses()) {}
@@ -131,6 +132,22 @@ class RankBench {
       batches.push_back(run(ops, times) / static_cast<double>(times));
     }
     return median(batches);
+  }
+
+  /// Seconds that a sleeping thread takes to go on: the host and the device's thread wait for each
+  /// other in turn, each while the other one works.
+  double wake_s(const DeviceOp& op) {
+    device_.prepare(op);
+    run({op}, 1);
+    std::vector<double> sleeps;
+    ranks_.barrier();
+    const double end_s = now_s() + seconds_;
+    while (sleeps.size() < kBatches || now_s() < end_s) {
+      const double begin_s = now_s();
+      const double worked_s = run({op}, 1);
+      sleeps.push_back((now_s() - begin_s - worked_s) / 2);
+    }
+    return mean_of_ranks(ranks_, median(sleeps));
   }
 
   /// Seconds of one of the collectives, as the mean over all ranks. A few batches do where one
@@ -226,20 +243,59 @@ DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
                     .scalars = activations.take(1, 2)};
 }
 
-/// Places weights after the memory of four activations, in as many layers as fit.
-std::vector<DeviceOp> products_of(std::int64_t numbers, MakeOp make, std::int64_t rows,
-                                  std::int64_t width, int tensors) {
-  const std::int64_t activations_end = 4 * (rows + 1) * width;
-  const std::int64_t layer = tensors * (width + 1) * (width + 16);
-  const std::int64_t layers =
-      std::clamp<std::int64_t>((numbers - activations_end) / layer, 1, 4 * kLayers / tensors);
-  Tensors weights(numbers, activations_end);
-  std::vector<DeviceOp> ops;
-  for (std::int64_t i = 0; i < layers; ++i) {
-    Tensors activations(numbers);
-    ops.push_back(make(weights, activations, rows, width));
+/// A kind of product of a batch and its weights, or of their state, in so many tensors a layer.
+struct MeasuredProduct {
+  MakeOp make = nullptr;
+  int tensors = 1;
+  std::int64_t rows = 1, width = 1;
+
+  [[nodiscard]] std::int64_t activations_end() const { return 4 * (rows + 1) * width; }
+  [[nodiscard]] std::int64_t layer() const { return tensors * (width + 1) * (width + 16); }
+
+  /// Of so many layers, whose weights are placed after the memory of four activations.
+  [[nodiscard]] std::vector<DeviceOp> of_layers(std::int64_t layers, std::int64_t numbers) const {
+    Tensors weights(numbers, activations_end());
+    std::vector<DeviceOp> ops;
+    for (std::int64_t i = 0; i < layers; ++i) {
+      Tensors activations(numbers);
+      ops.push_back(make(weights, activations, rows, width));
+    }
+    return ops;
   }
-  return ops;
+};
+
+/// How many layers take turns: as many as a model of six layers has or, on the CPU, one, whose
+/// weights stay in the nearest cache, and more, up to so many that no cache holds them.
+std::vector<std::int64_t> layers_measured(const MeasuredProduct& product, const Device& device,
+                                          std::int64_t numbers, bool quick) {
+  constexpr std::int64_t kMostLayers = 512;
+  constexpr std::array<std::int64_t, 2> kCached = {std::int64_t{16} << 20, std::int64_t{48} << 20};
+  const bool on_gpu = device.kind() == DeviceKind::kCuda;
+  const std::int64_t fitting = (numbers - product.activations_end()) / product.layer();
+  const std::int64_t most =
+      std::clamp<std::int64_t>(fitting, 1, (on_gpu ? 4 * kLayers : kMostLayers) / product.tensors);
+  if (on_gpu) return {most};
+  std::vector<std::int64_t> layers = {1};
+  for (const std::int64_t bytes : kCached) {
+    const std::int64_t count = bytes / (4 * product.layer());
+    if (!quick && count >= 2 * layers.back() && 2 * count <= most) layers.push_back(count);
+  }
+  if (most > layers.back()) layers.push_back(most);
+  return layers;
+}
+
+void measure_product(const MeasuredProduct& product, RankBench& bench, const Device& device,
+                     bool quick, std::vector<OpRate>& rates) {
+  for (const std::int64_t layers : layers_measured(product, device, bench.numbers(), quick)) {
+    const std::vector<DeviceOp> ops = product.of_layers(layers, bench.numbers());
+    const OpSize size = size_of(ops.front());
+    const std::int64_t reach = layers * product.layer() + 2 * product.rows * product.width;
+    rates.push_back({.op = size.op,
+                     .rows = size.rows,
+                     .width = size.width,
+                     .rate = size.work / bench.seconds_of(ops),
+                     .reach = 4.0 * static_cast<double>(reach)});
+  }
 }
 
 void measure_products(RankBench& bench, const Device& device, bool quick,
@@ -255,21 +311,18 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   for (const std::int64_t width : widths) {
     if (on_gpu && 4 * width * width > bench.numbers()) continue;  // a small GPU
     for (const std::int64_t rows : batches) {
-      const auto measure = [&](MakeOp make, int tensors) {
-        const std::vector<DeviceOp> ops = products_of(bench.numbers(), make, rows, width, tensors);
-        OpSize size = size_of(ops.front());
-        rates.push_back(
-            {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of(ops)});
-      };
-      measure(forward_product, 1);
-      measure(input_gradient, 1);
-      measure(weight_gradient, 1);
-      measure(fused_update, 3);
+      for (const auto& [make, tensors] : {std::pair{forward_product, 1},
+                                          {input_gradient, 1},
+                                          {weight_gradient, 1},
+                                          {fused_update, 3}}) {
+        measure_product({make, tensors, rows, width}, bench, device, quick, rates);
+      }
     }
   }
 }
 
 constexpr std::int64_t kActivatedNumbers = 1 << 16;
+constexpr std::int64_t kSleptNumbers = 1 << 20;  // of an op that takes much longer than a spin
 
 /// Ops over this many of the memory's numbers.
 std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
@@ -284,6 +337,8 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
       .weights = flat(), .grads = flat(), .state = {flat(), flat()}, .scalars = row(2)});
   memory = Tensors(numbers);
   ops.push_back(Copy{.to = flat(), .from = flat()});
+  memory = Tensors(numbers);
+  ops.push_back(SumRows{.out = flat(), .in = flat(), .beta = 1});
   memory = Tensors(numbers);
   for (const Activation activation : kValuesOf<Activation>) {
     const bool is_measured = activation == Activation::kRelu || count == kActivatedNumbers;
@@ -304,6 +359,26 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   ops.push_back(Dropout{.values = matrix(), .step = step});
   memory = Tensors(numbers);
   ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
+  memory = Tensors(numbers);
+  ops.push_back(Add{.out = matrix(), .a = matrix(), .b = matrix()});
+  memory = Tensors(numbers);
+  const auto column = [&] { return memory.take(rows, 1); };
+  const auto narrow = [&] { return row(std::min(count, kCols)); };
+  ops.push_back(LayerNorm{.y = matrix(),
+                          .mean = column(),
+                          .rstd = column(),
+                          .x = matrix(),
+                          .weight = narrow(),
+                          .bias = narrow()});
+  memory = Tensors(numbers);
+  ops.push_back(LayerNormGrad{.grad_weight = narrow(),
+                              .grad_bias = narrow(),
+                              .grad_x = matrix(),
+                              .grad_y = matrix(),
+                              .x = matrix(),
+                              .mean = column(),
+                              .rstd = column(),
+                              .weight = narrow()});
   memory = Tensors(numbers);
   ops.push_back(PointwiseLoss{.loss = row(1),
                               .grad = matrix(),
@@ -339,7 +414,9 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
         {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of({op})});
   };
   for (const AttentionForm form : kValuesOf<AttentionForm>) {
-    for (const std::int64_t length : {128, 1024}) {
+    // The longest: its keys and values, or its scores, exceed the caches of a core, or all.
+    const std::int64_t longest = form == AttentionForm::kFlash ? 4096 : 2048;
+    for (const std::int64_t length : {std::int64_t{128}, std::int64_t{1024}, longest}) {
       if (quick && length > 128) continue;
       for (const DeviceOp& op : attention_ops(length, form, bench.numbers())) measure(op);
     }
@@ -355,9 +432,11 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
   }
   for (const std::int64_t count : counts) {
     for (const DeviceOp& op : ops_over(count, bench.numbers())) {
-      // No model has that many numbers in a batch.
-      const bool is_state =
-          std::holds_alternative<OptimizerUpdate>(op) || std::holds_alternative<Copy>(op);
+      // No model has that many numbers in a batch, but in its state and gradients.
+      const auto* const sum = std::get_if<SumRows>(&op);
+      const bool is_state = std::holds_alternative<OptimizerUpdate>(op) ||
+                            std::holds_alternative<Copy>(op) ||
+                            (sum != nullptr && sum->in.rows == 1);
       if (is_state || count <= 1 << 21) measure(op);
     }
   }
@@ -415,7 +494,10 @@ MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
   MachineLoad measured;
   measure_products(bench, rank.device, quick, measured.rates);
   measure_other_ops(bench, quick, measured.rates);
-  if (rank.device.kind() == DeviceKind::kCpu) measured.rates.push_back(rate_of_draws(bench));
+  if (rank.device.kind() == DeviceKind::kCpu) {
+    measured.rates.push_back(rate_of_draws(bench));
+    measured.wake_s = bench.wake_s(ops_over(kSleptNumbers, bench.numbers()).front());
+  }
   if (rank.ranks.size() == 1) return measured;
   std::vector<std::vector<std::unique_ptr<Collective>>> kept;
   const auto exchanges = [&](ExchangeKind kind, std::int64_t bytes) -> const auto& {
@@ -431,7 +513,8 @@ MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
   constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
   measured.contention =
       bench.contention_of(exchanges(ExchangeKind::kAllReduce, kLayerBytes),
-                          products_of(bench.numbers(), weight_gradient, 32, quick ? 256 : 1024, 1));
+                          MeasuredProduct{weight_gradient, 1, 32, quick ? 256 : 1024}.of_layers(
+                              4 * kLayers, bench.numbers()));
   return measured;
 }
 

@@ -45,8 +45,11 @@ std::string difference_text(double seconds) {
   return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
 }
 
+/// Where steps differ, their mean is predicted.
 Estimate measured_step_s(const Measurement& each) {
-  return each.workload().config.parallel.sync_every > 1 ? each.mean_s() : each.step_s();
+  const TrainConfig& config = each.workload().config;
+  const bool differ = config.parallel.sync_every > 1 || config.injected.jitter_ms > 0;
+  return differ ? each.mean_s() : each.step_s();
 }
 
 /// Cases that run the same command line, all compared with one prediction.
@@ -287,10 +290,15 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
                                     counted(summary->beyond_cores, "prediction"),
                                     summary->beyond_cores == 1 ? "is" : "are"));
   }
-  sentences.push_back(
-      fmt::format("Rates were measured here, op by op and separately from any run; other programs "
-                  "used at most {} of the cores meanwhile.",
-                  percent_text(others_share)));
+  const std::optional<MachineCard>& card = all.front()->card;
+  if (card && unmeasured_figures(*card) > 0) {
+    sentences.push_back(error_note(*card));
+  } else {
+    sentences.push_back(fmt::format(
+        "Rates were measured here, op by op and separately from any run; other programs used at "
+        "most {} of the cores meanwhile.",
+        percent_text(others_share)));
+  }
   return {.timed = sentences,
           .tables = {schemes_table(predictions, pairs), cases_table(all)},
           .plots = {prediction_plot(all)}};
