@@ -293,15 +293,16 @@ double reach_of_products(std::int64_t micro_batches, bool first) {
 }
 
 // A stage of two layers has 8 MiB of weights, as much of their gradients, and twice as much of
-// Adam's state. A forward pass finds the first layer's weights after both layers' gradients and the
-// second layer's weights twice, which makes 20 MiB with them, and the second layer's after both
-// gradients and the first layer's weights, 16 MiB; but the second micro-batch, right after the
-// first, finds both after 8 MiB. The first micro-batch follows the update of all 32 MiB, of which
-// the first layer's are the last: 12 MiB and 30 MiB in the mean.
+// Adam's state; a backward pass goes through the second layer's gradient and weights and the first
+// layer's gradient. So a forward pass finds the first layer's weights after 20 MiB, its own among
+// them, and the second layer's after 12; but the second micro-batch, right after the first, finds
+// both after 8. The first micro-batch follows the update, which goes through 32 MiB, the last
+// layer's first: 10 MiB in the mean of the first layer, 30 of the second.
 TEST(Reaches, OfAStageAreItsLayersBetweenMicroBatches) {
-  EXPECT_NEAR(reach_of_products(8, false), (8 + 6 * 18) / 7.0 * kMiB, kMiB);
-  EXPECT_NEAR(reach_of_products(8, true), 21 * kMiB, kMiB);
-  EXPECT_NEAR(reach_of_products(1, true), 21 * kMiB, kMiB);
+  constexpr double kActivations = 0.25 * kMiB;
+  EXPECT_NEAR(reach_of_products(8, false), (8 + 6 * 16) / 7.0 * kMiB, kActivations);
+  EXPECT_NEAR(reach_of_products(8, true), 20 * kMiB, kActivations);
+  EXPECT_NEAR(reach_of_products(1, true), 20 * kMiB, kActivations);
 }
 
 TEST(OpRates, TellProductsApartByTheirOperands) {

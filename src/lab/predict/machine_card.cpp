@@ -71,6 +71,12 @@ OpSize size_of(const DeviceOp& op) {
           .work = number(cost.flops)};
 }
 
+OpSize added_to_product(const Tensor& results, Activation activation) {
+  OpSize size = size_of(BiasActivation{.values = results, .activation = activation});
+  size.op += " of a product";
+  return size;
+}
+
 namespace {
 
 /// Whether an op's rate counts flops; other rates count bytes.

@@ -47,6 +47,9 @@ struct OpSize {
 
 OpSize size_of(const DeviceOp& op);
 
+/// What another activation than ReLU adds to a product with these results.
+OpSize added_to_product(const Tensor& results, Activation activation);
+
 struct OpRate {
   std::string op{};
   double rows = 1;

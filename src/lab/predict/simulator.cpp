@@ -442,12 +442,14 @@ double unfused_s(const DeviceOp& op, const MachineLoad& load, const Reach& reach
                           : std::max(copy_s, static_cast<double>(cost.flops) / flops_per_s);
 }
 
-/// The same; products are measured with a ReLU, and other activations in them take as much longer
-/// as they do alone.
+/// The same; products are measured with a ReLU, and other activations in them add what was measured
+/// or, on cards of before, as much as they do alone.
 double measured_s(const DeviceOp& op, const MachineLoad& load, const Reach& reach) {
   const auto* const gemm = std::get_if<Gemm>(&op);
   const double seconds = unfused_s(op, load, reach);
   if (gemm == nullptr || gemm->activation == Activation::kNone) return seconds;
+  const double added_s = op_s(added_to_product(gemm->c, gemm->activation), load.rates);
+  if (added_s > 0) return seconds + added_s;
   BiasActivation alone{.values = gemm->c, .activation = gemm->activation};
   const double own_s = op_s(size_of(alone), load.rates);
   alone.activation = Activation::kRelu;

@@ -268,13 +268,13 @@ struct MeasuredProduct {
 /// weights stay in the nearest cache, and more, up to so many that no cache holds them.
 std::vector<std::int64_t> layers_measured(const MeasuredProduct& product, const Device& device,
                                           std::int64_t numbers, bool quick) {
-  constexpr std::int64_t kMostLayers = 512;
+  constexpr std::int64_t kMostLayers = 512, kManyRows = 512;
   constexpr std::array<std::int64_t, 2> kCached = {std::int64_t{16} << 20, std::int64_t{48} << 20};
   const bool on_gpu = device.kind() == DeviceKind::kCuda;
   const std::int64_t fitting = (numbers - product.activations_end()) / product.layer();
   const std::int64_t most =
       std::clamp<std::int64_t>(fitting, 1, (on_gpu ? 4 * kLayers : kMostLayers) / product.tensors);
-  if (on_gpu) return {most};
+  if (on_gpu || product.rows > kManyRows) return {most};
   std::vector<std::int64_t> layers = {1};
   for (const std::int64_t bytes : kCached) {
     const std::int64_t count = bytes / (4 * product.layer());
@@ -303,7 +303,7 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   const bool on_gpu = device.kind() == DeviceKind::kCuda;
   // A few rows take the time of their weights, and narrow layers that of their launch.
   std::vector<std::int64_t> batches = {1, 16, 64, 256};
-  if (!quick) batches = {1, 4, 8, 16, 32, 64, 128, 256, 512};
+  if (!quick) batches = {1, 4, 8, 16, 32, 64, 128, 256, 512, 4096};
   std::vector<std::int64_t> widths = {64, 256, 512};
   if (!quick) widths = {64, 256, 1024, 2048};
   if (on_gpu) widths = {1024, 2048, 4096, kMaxGpuWidth};
@@ -311,12 +311,14 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   for (const std::int64_t width : widths) {
     if (on_gpu && 4 * width * width > bench.numbers()) continue;  // a small GPU
     for (const std::int64_t rows : batches) {
-      for (const auto& [make, tensors] : {std::pair{forward_product, 1},
-                                          {input_gradient, 1},
-                                          {weight_gradient, 1},
-                                          {fused_update, 3}}) {
+      if (4 * (rows + 1) * width + 4 * width * width > bench.numbers()) continue;
+      const auto measure = [&](MakeOp make, int tensors) {
         measure_product({make, tensors, rows, width}, bench, device, quick, rates);
-      }
+      };
+      measure(forward_product, 1);
+      measure(input_gradient, 1);
+      measure(weight_gradient, 1);
+      measure(fused_update, 3);
     }
   }
 }
@@ -389,12 +391,40 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   return ops;
 }
 
-/// Attention of two heads over a sequence of this length, and its gradient.
+/// What activations add to products of many rows, of which training keeps what it needs.
+void measure_activations(RankBench& bench, bool quick, std::vector<OpRate>& rates) {
+  constexpr std::int64_t kWidth = 256;
+  const std::int64_t rows = quick ? 1024 : 8192;
+  const auto seconds_of = [&](Activation activation) {
+    Tensors memory(bench.numbers());
+    Gemm product{.c = memory.take(rows, kWidth),
+                 .a = memory.take(rows, kWidth),
+                 .b = memory.take(kWidth, kWidth),
+                 .transpose_b = true,
+                 .bias = memory.take(1, kWidth),
+                 .activation = activation};
+    if (traits_of(activation).grad_from_input) product.pre_activation = memory.take(rows, kWidth);
+    return bench.seconds_of({DeviceOp(product)});
+  };
+  constexpr double kLeastShare = 1e-3;
+  const double relu_s = seconds_of(Activation::kRelu);
+  for (const Activation activation : kValuesOf<Activation>) {
+    if (activation == Activation::kNone || activation == Activation::kRelu) continue;
+    OpSize added = added_to_product({.rows = rows, .cols = kWidth}, activation);
+    const double more_s = std::max(seconds_of(activation) - relu_s, kLeastShare * relu_s);
+    rates.push_back({std::move(added.op), added.rows, added.width, added.work / more_s});
+  }
+}
+
+/// Attention of two heads over sequences of this length, as many as in a batch of some thousand
+/// rows, and its gradient.
 std::vector<DeviceOp> attention_ops(std::int64_t length, AttentionForm form, std::int64_t numbers) {
-  constexpr std::int64_t kHeads = 2, kHeadWidth = 64;
+  constexpr std::int64_t kHeads = 2, kHeadWidth = 64, kRows = 4096;
   Tensors memory(numbers);
   const AttentionShape shape{.heads = kHeads, .length = length, .form = form};
-  const auto take = [&](std::int64_t cols) { return memory.take(length, cols); };
+  const std::int64_t fitting = numbers / 4 / shape.kept_cols();
+  const std::int64_t sequences = std::max<std::int64_t>(std::min(kRows, fitting) / length, 1);
+  const auto take = [&](std::int64_t cols) { return memory.take(sequences * length, cols); };
   const Tensor qkv = take(3 * kHeads * kHeadWidth), out = take(kHeads * kHeadWidth);
   const Tensor kept = take(shape.kept_cols());
   AttentionGrad gradient{.grad_qkv = take(qkv.cols),
@@ -421,6 +451,7 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
       for (const DeviceOp& op : attention_ops(length, form, bench.numbers())) measure(op);
     }
   }
+  measure_activations(bench, quick, rates);
   // Where caches end, rates depend on the size most strongly.
   std::vector<std::int64_t> counts = {1 << 12, kActivatedNumbers, 1 << 20};
   if (!quick) {
