@@ -299,7 +299,7 @@ double reach_of_products(std::int64_t micro_batches, bool first) {
 // both after 8. The first micro-batch follows the update, which goes through 32 MiB, the last
 // layer's first: 10 MiB in the mean of the first layer, 30 of the second.
 TEST(Reaches, OfAStageAreItsLayersBetweenMicroBatches) {
-  constexpr double kActivations = 0.25 * kMiB;
+  constexpr double kActivations = 0.5 * kMiB;  // two of the whole batch
   EXPECT_NEAR(reach_of_products(8, false), (8 + 6 * 16) / 7.0 * kMiB, kActivations);
   EXPECT_NEAR(reach_of_products(8, true), 20 * kMiB, kActivations);
   EXPECT_NEAR(reach_of_products(1, true), 20 * kMiB, kActivations);
