@@ -158,6 +158,15 @@ class Device {
   /// Queues. Allocates nothing.
   virtual void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) = 0;
 
+  /// How many of these ops, which are prepared and run one after another, the first ones, are to
+  /// run as one launch: 1, unless that was timed and is faster. Blocks.
+  [[nodiscard]] virtual std::size_t joins(std::span<const DeviceOp* const> /*ops*/) { return 1; }
+  /// Queues ops that joins() counted, with the results of one after another. Allocates nothing.
+  virtual void run_joined(std::span<const DeviceOp* const> ops, const Addresses& addresses,
+                          Stream& stream, Tag tag) {
+    for (const DeviceOp* const op : ops) run(*op, addresses, stream, tag);
+  }
+
   /// From now on, work queued on `origin` is captured instead of run, and so is work on streams
   /// that wait for an event recorded there since. All of it must join `origin` again through events
   /// before end_capture(). Ops and address tables must outlive the graph.

@@ -124,30 +124,6 @@ std::pair<ProductShape, ProductChoice> from_json(const JsonValue& json) {
                      .own_us = parse_time(json, "own_us")}}};
 }
 
-OrderedJson to_json(const AttentionKind& kind, const AttentionTimes& times) {
-  OrderedJson json = {{"heads", kind.heads},
-                      {"length", kind.length},
-                      {"width", kind.width},
-                      {"causal", kind.causal},
-                      {"gradient", kind.gradient},
-                      {"type", name_of(kind.type)},
-                      {"multiply_adds_us", times.multiply_adds_us}};
-  if (times.tensor_cores_us) json["tensor_cores_us"] = *times.tensor_cores_us;
-  return json;
-}
-
-std::pair<AttentionKind, AttentionTimes> attention_from_json(const JsonValue& json) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  return {{.heads = json.at("heads").whole(1, kMax),
-           .length = json.at("length").whole(1, kMax),
-           .width = json.at("width").whole(1, kMax),
-           .causal = json.at("causal").boolean(),
-           .gradient = json.at("gradient").boolean(),
-           .type = parse_type(json.at("type"))},
-          {.multiply_adds_us = json.at("multiply_adds_us").number(0, 1e9),
-           .tensor_cores_us = parse_time(json, "tensor_cores_us")}};
-}
-
 std::string text_of(const ProductPlace& place) {
   return fmt::format("{} with {} in {}", place.device, place.library, place.precision);
 }
@@ -155,7 +131,7 @@ std::string text_of(const ProductPlace& place) {
 struct ReadChoices {
   ProductPlace place;
   std::map<ProductShape, ProductChoice> choices;
-  std::map<AttentionKind, AttentionTimes> attention;
+  std::map<std::string, KernelTimes> kernels;
 };
 
 /// Throws Error(kBadData).
@@ -170,13 +146,14 @@ ReadChoices parse_choices(const std::string& text, const std::filesystem::path& 
                              .library = json.at("library").text(),
                              .precision = json.at("precision").text()},
                    .choices = {},
-                   .attention = {}};
+                   .kernels = {}};
   for (const JsonValue& choice : json.at("choices").items()) {
     read.choices.insert(from_json(choice));
   }
-  if (json.has("attention")) {
-    for (const JsonValue& choice : json.at("attention").items()) {
-      read.attention.insert(attention_from_json(choice));
+  if (json.has("kernels")) {
+    for (const JsonValue& choice : json.at("kernels").items()) {
+      read.kernels[choice.at("work").text()] = {.usual_us = choice.at("usual_us").number(0, 1e9),
+                                                .other_us = parse_time(choice, "other_us")};
     }
   }
   document.require_known();
@@ -239,7 +216,7 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, K
                    fmt::format("was made on {}, this is {}", text_of(read.place), text_of(place_)));
   }
   choices_ = std::move(read.choices);
-  attention_ = std::move(read.attention);
+  kernels_ = std::move(read.kernels);
 }
 
 bool ProductChoices::take(const std::string& text) {
@@ -247,7 +224,7 @@ bool ProductChoices::take(const std::string& text) {
     ReadChoices read = parse_choices(text, file_);
     if (read.place != place_) return false;
     choices_ = std::move(read.choices);
-    attention_ = std::move(read.attention);
+    kernels_ = std::move(read.kernels);
     return true;
   } catch (const Error&) {
     return false;
@@ -265,13 +242,13 @@ void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algori
   keep();
 }
 
-std::optional<AttentionTimes> ProductChoices::find(const AttentionKind& kind) const {
-  const auto found = attention_.find(kind);
-  return found == attention_.end() ? std::nullopt : std::optional(found->second);
+std::optional<KernelTimes> ProductChoices::find_kernels(const std::string& work) const {
+  const auto found = kernels_.find(work);
+  return found == kernels_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void ProductChoices::add(const AttentionKind& kind, const AttentionTimes& times) {
-  attention_[kind] = times;
+void ProductChoices::add_kernels(const std::string& work, const KernelTimes& times) {
+  kernels_[work] = times;
   keep();
 }
 
@@ -286,7 +263,7 @@ void ProductChoices::keep() const {
 }
 
 std::string ProductChoices::text() const {
-  if (choices_.empty() && attention_.empty()) return "";
+  if (choices_.empty() && kernels_.empty()) return "";
   OrderedJson all = OrderedJson::array();
   for (const auto& [known, chosen] : choices_) all.push_back(to_json(known, chosen));
   OrderedJson json = {{"format", kChoicesFormat},
@@ -294,7 +271,11 @@ std::string ProductChoices::text() const {
                       {"library", place_.library},
                       {"precision", place_.precision},
                       {"choices", std::move(all)}};
-  for (const auto& [kind, times] : attention_) json["attention"].push_back(to_json(kind, times));
+  for (const auto& [work, times] : kernels_) {
+    OrderedJson each = {{"work", work}, {"usual_us", times.usual_us}};
+    if (times.other_us) each["other_us"] = *times.other_us;
+    json["kernels"].push_back(std::move(each));
+  }
   return json.dump(1) + "\n";
 }
 

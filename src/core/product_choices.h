@@ -1,5 +1,5 @@
-// The file that stores the algorithm chosen for each matrix product, and the kernel for each
-// attention, as measured on one device.
+// The file that stores the algorithm chosen for each matrix product, and the kernels for other work
+// that has two kinds of them, as measured on one device.
 #pragma once
 
 #include <array>
@@ -10,7 +10,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <type_traits>
 
 #include "core/ops.h"
 #include "core/tensor.h"
@@ -68,42 +67,21 @@ struct ProductChoice {
   ProductTimes times;
 };
 
-/// The properties of an attention in the flash form, or of its gradient, that determine the choice
-/// of its kernel: all but the number of sequences, so that each is computed alike wherever it is.
-struct AttentionKind {
-  std::int64_t heads = 1, length = 1, width = 1;
-  bool causal = false, gradient = false;
-  DType type = DType::kF32;
+/// The times of two ways to compute something when one was chosen: by the usual kernels, and by
+/// others, which have none if they did not run.
+struct KernelTimes {
+  double usual_us = 0;
+  std::optional<double> other_us{};
 
-  friend auto operator<=>(const AttentionKind&, const AttentionKind&) = default;
-};
-template <class AttentionOp>
-AttentionKind kind_of(const AttentionOp& op) {
-  return {.heads = op.shape.heads,
-          .length = op.shape.length,
-          .width = op.out.cols / op.shape.heads,
-          .causal = op.shape.causal,
-          .gradient = std::is_same_v<AttentionOp, AttentionGrad>,
-          .type = op.qkv.dtype};
-}
-
-/// The times when the choice was made; a kernel of tensor cores that did not run has none.
-struct AttentionTimes {
-  double multiply_adds_us = 0;
-  std::optional<double> tensor_cores_us{};
-
-  [[nodiscard]] bool on_tensor_cores() const {
-    return tensor_cores_us && *tensor_cores_us < multiply_adds_us;
-  }
+  [[nodiscard]] bool prefers_other() const { return other_us && *other_us < usual_us; }
 };
 
 /// The file's content in memory. JSON: {"format": "barestep product choices 1", "device",
 /// "library", "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "types":
 /// [of a and b, of c], "cached", "alignment": [a, b, c, bias], "algorithm": 128 hexadecimal
-/// digits, "library_us", "own_us"}, ...], "attention": [{"heads", "length", "width", "causal",
-/// "gradient", "type", "multiply_adds_us", "tensor_cores_us"}, ...]}; without "types" both are f32,
-/// without "cached" it is false; a time is left out where there was no such algorithm, and
-/// "attention" where there is none.
+/// digits, "library_us", "own_us"}, ...], "kernels": [{"work", "usual_us", "other_us"}, ...]};
+/// without "types" both are f32, without "cached" it is false; a time is left out where there was
+/// no such algorithm, and "kernels" where there is none.
 class ProductChoices {
  public:
   enum class Keeper {
@@ -124,9 +102,9 @@ class ProductChoices {
   void add(const ProductShape& shape, const AlgorithmBytes& algorithm,
            const ProductTimes& times = {});
 
-  /// The same for attention, of which the faster kernel is chosen.
-  [[nodiscard]] std::optional<AttentionTimes> find(const AttentionKind& kind) const;
-  void add(const AttentionKind& kind, const AttentionTimes& times);
+  /// The same for work that has kernels of two kinds, by its name.
+  [[nodiscard]] std::optional<KernelTimes> find_kernels(const std::string& work) const;
+  void add_kernels(const std::string& work, const KernelTimes& times);
 
   /// The file's content; empty if there are no choices.
   [[nodiscard]] std::string text() const;
@@ -143,7 +121,7 @@ class ProductChoices {
   ProductPlace place_;
   Keeper keeper_;
   std::map<ProductShape, ProductChoice> choices_;
-  std::map<AttentionKind, AttentionTimes> attention_;
+  std::map<std::string, KernelTimes> kernels_;
 };
 
 /// This user's cache file for the choices made at a place; nothing without a home folder.

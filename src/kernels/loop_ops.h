@@ -168,6 +168,7 @@ struct LossElement {
   const float* scale;  // may be null
   float factor;
 
+  LossElement() = default;
   LossElement(const PointwiseLoss& op, const Addresses& addresses)
       : grad(addresses.at<Number>(op.grad)),
         output(addresses.at<Number>(op.output)),

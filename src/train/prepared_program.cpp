@@ -1,6 +1,9 @@
 #include "train/prepared_program.h"
 
+#include <algorithm>
 #include <map>
+#include <utility>
+#include <variant>
 
 #include "core/error.h"
 #include "core/index.h"
@@ -27,6 +30,45 @@ void PreparedProgram::find_roles() {
   for (NodeId id = 0; id < program->size(); ++id) at(id).is_data = node(id).phase == Phase::kData;
   last_of_lane = last_of_lanes(*program, false);
   last_data_of_lane = last_of_lanes(*program, true);
+}
+
+void PreparedProgram::join_ops(std::span<Device* const> devices) {
+  std::map<LaneId, std::vector<NodeId>> lanes;
+  for (NodeId id = 0; id < program->size(); ++id) {
+    for (const LaneId& lane : lanes_of(*program, node(id))) lanes[lane].push_back(id);
+  }
+  for (const auto& [lane, ids] : lanes) {
+    Device& device = *barestep::at(devices, lane.device);
+    for (std::span<const NodeId> rest = ids; !rest.empty();) {
+      rest = rest.subspan(join_first(rest, device));
+    }
+  }
+}
+
+std::size_t PreparedProgram::join_first(std::span<const NodeId> lane, Device& device) {
+  const NodeId first = lane.front();
+  // Whether everything it waits for is queued before the first one.
+  const auto may_follow = [&](NodeId id) {
+    return at(id).is_data == at(first).is_data &&
+           std::ranges::all_of(node(id).waits, [&](const Wait& wait) {
+             return wait.steps_back > 0 || wait.node < first;
+           });
+  };
+  std::vector<const DeviceOp*> ops;
+  for (const NodeId id : lane.first(std::min(lane.size(), kMaxJoined))) {
+    const auto* const op = std::get_if<DeviceOp>(&node(id).op);
+    if (op == nullptr || !may_follow(id)) break;
+    ops.push_back(op);
+  }
+  const std::size_t count = ops.size() < 2 ? 1 : device.joins(ops);
+  if (count == 1) return 1;
+  ops.resize(count);
+  at(first).joined = std::move(ops);
+  for (const NodeId id : lane.subspan(1, count - 1)) {
+    at(first).followers.push_back(id);
+    at(id).is_follower = true;
+  }
+  return count;
 }
 
 void PreparedProgram::prepare_graphs(Device& device, Stream& main) {

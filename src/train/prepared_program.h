@@ -27,7 +27,15 @@ struct PreparedNode {
   // for the node.
   std::array<std::vector<std::unique_ptr<Event>>, kEventSets> events;
   bool is_data = false;
+  // If it is the first of several nodes that its device runs as one launch: their ops, and the
+  // other nodes, for whose waits it waits too.
+  std::vector<const DeviceOp*> joined{};
+  std::vector<NodeId> followers{};
+  bool is_follower = false;
 };
+
+/// The most ops that may run as one launch.
+constexpr std::size_t kMaxJoined = 16;
 
 /// A part of a program's steps as a graph: the input, or the rest of the work.
 struct PreparedGraph {
@@ -54,6 +62,9 @@ struct PreparedProgram {
     if (in_graph) prepare_graphs(*devices[0], *stream_of(kMainLane));
   }
 
+  /// Lets the devices, which have prepared its ops, choose which of them run as one launch.
+  void join_ops(std::span<Device* const> devices);
+
   [[nodiscard]] const Node& node(NodeId id) const { return program->node(id); }
   [[nodiscard]] PreparedNode& at(NodeId id) { return barestep::at(nodes, id); }
   [[nodiscard]] const PreparedNode& at(NodeId id) const { return barestep::at(nodes, id); }
@@ -67,6 +78,8 @@ struct PreparedProgram {
 
  private:
   void find_roles();
+  /// Of the nodes of a lane, how many from the first on run as one launch.
+  std::size_t join_first(std::span<const NodeId> lane, Device& device);
   void make_events(std::span<Device* const> devices);
   void prepare_graphs(Device& device, Stream& main);
 };

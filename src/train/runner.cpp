@@ -74,6 +74,8 @@ void Runner::add(const Program& program) {
   programs_.push_back(std::make_unique<PreparedProgram>(
       program, static_cast<int>(programs_.size()), devices_, options_.graph,
       [this](const LaneId& lane) { return stream_of(lane); }));
+  // A profile has the time of each op.
+  if (options_.profiler == nullptr) programs_.back()->join_ops(devices_);
 }
 
 PreparedProgram& Runner::prepared(const Program& program) {
@@ -140,6 +142,9 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
   PreparedNode& made = program.at(id);
   const std::size_t set = mode == Mode::kCaptured ? captured_set_of(step) : set_of(step);
   queue_waits(program, step, id, mode);
+  if (watch_ == nullptr) {
+    for (const NodeId follower : made.followers) queue_waits(program, step, follower, mode);
+  }
 
   const Tag tag{.program = program.index, .step = step, .node = id};
   marks_->begin(tag, made.streams);
@@ -155,11 +160,14 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
 
 void Runner::queue_op(PreparedProgram& program, NodeId id, const Tag& tag, const Addresses& table) {
   const Node& node = program.node(id);
-  const std::vector<Stream*>& streams = program.at(id).streams;
-  if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
-    at(devices_, node.device)->run(*op, table, *streams[0], tag);
-  } else {
-    transport_->run(std::get<Collective>(node.op), table, streams, tag);
+  const PreparedNode& made = program.at(id);
+  const auto* const op = std::get_if<DeviceOp>(&node.op);
+  if (op == nullptr) {
+    transport_->run(std::get<Collective>(node.op), table, made.streams, tag);
+  } else if (watch_ != nullptr || (made.joined.empty() && !made.is_follower)) {
+    at(devices_, node.device)->run(*op, table, *made.streams[0], tag);
+  } else if (!made.joined.empty()) {
+    at(devices_, node.device)->run_joined(made.joined, table, *made.streams[0], tag);
   }
 }
 

@@ -60,27 +60,21 @@ class ProductChoicesFile : public TempDirTest {
   }
 };
 
-TEST_F(ProductChoicesFile, HasTheTimesOfAttentionOfWhichTheFasterKernelIsChosen) {
-  const AttentionKind kind{.heads = 4, .length = 100, .width = 24, .causal = true};
-  AttentionKind gradient = kind;
-  gradient.gradient = true;
-  gradient.type = DType::kBF16;
+TEST_F(ProductChoicesFile, HasTheTimesOfBothKindsOfKernelsOfWhichTheFasterIsChosen) {
   ProductChoices choices(path(), kHere);
-  choices.add(kind, {.multiply_adds_us = 3.5, .tensor_cores_us = 3});
-  choices.add(gradient, {.multiply_adds_us = 5});
+  choices.add_kernels("attention", {.usual_us = 3.5, .other_us = 3});
+  choices.add_kernels("update", {.usual_us = 5});
   ProductChoices read(path(), kHere);
   EXPECT_EQ(read.text(), choices.text());
-  ASSERT_TRUE(read.find(kind) && read.find(gradient));
-  EXPECT_EQ(read.find(kind)->multiply_adds_us, 3.5);
-  EXPECT_TRUE(read.find(kind)->on_tensor_cores());
-  EXPECT_FALSE(read.find(gradient)->on_tensor_cores()) << "they did not run";
-  AttentionKind longer = kind;
-  longer.length = 101;
-  EXPECT_FALSE(read.find(longer));
-  read.add(kind, {.multiply_adds_us = 3, .tensor_cores_us = 3});
-  EXPECT_FALSE(read.find(kind)->on_tensor_cores());
+  ASSERT_TRUE(read.find_kernels("attention") && read.find_kernels("update"));
+  EXPECT_EQ(read.find_kernels("attention")->usual_us, 3.5);
+  EXPECT_TRUE(read.find_kernels("attention")->prefers_other());
+  EXPECT_FALSE(read.find_kernels("update")->prefers_other()) << "they did not run";
+  EXPECT_FALSE(read.find_kernels("product"));
+  read.add_kernels("attention", {.usual_us = 3, .other_us = 3});
+  EXPECT_FALSE(read.find_kernels("attention")->prefers_other());
   EXPECT_TRUE(read.take(choices.text()));
-  EXPECT_TRUE(read.find(kind)->on_tensor_cores());
+  EXPECT_TRUE(read.find_kernels("attention")->prefers_other());
 }
 
 TEST_F(ProductChoicesFile, OfACacheMayBeLostDamagedOrOutOfReach) {

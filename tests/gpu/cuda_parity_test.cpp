@@ -9,6 +9,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -19,9 +21,11 @@
 #include "kernels/rounding.h"
 #include "support/attention_golden.h"
 #include "support/expect_error.h"
+#include "support/forwarding_device.h"
 #include "support/golden.h"
 #include "support/near.h"
 #include "support/sanitized.h"
+#include "support/temp_dir.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -319,10 +323,30 @@ TrainConfig small_config() {
   return config;
 }
 
-TrainingResult train(const TrainConfig& config, const std::string& choices = "") {
+/// Counts the launches of several ops, by their number of ops.
+class CountingDevice final : public ForwardingDevice {
+ public:
+  CountingDevice(std::unique_ptr<Device> device, std::map<std::size_t, int>& launches)
+      : ForwardingDevice(*device), device_(std::move(device)), launches_(launches) {}
+  void run_joined(std::span<const DeviceOp* const> ops, const Addresses& addresses, Stream& stream,
+                  Tag tag) override {
+    ++launches_[ops.size()];
+    ForwardingDevice::run_joined(ops, addresses, stream, tag);
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::map<std::size_t, int>& launches_;
+};
+
+TrainingResult train(const TrainConfig& config, const std::string& choices = "",
+                     std::map<std::size_t, int>* launches = nullptr) {
   std::unique_ptr<Device> device;
   if (config.device.device == "cuda") device = make_cuda_device(config.device, 0);
   if (!choices.empty()) device->set_product_choices(choices);
+  if (launches != nullptr) {
+    device = std::make_unique<CountingDevice>(std::move(device), *launches);
+  }
   TrainerHarness run(config, Generator::kTorchCuda, std::move(device));
   run.run();
   const Arena& arena = run.trainer->runner().arenas()[0];
@@ -447,6 +471,57 @@ TEST_F(CudaTraining, ScalesLossesAndSkipsStepsAsTheCpuDoes) {
   EXPECT_EQ(train(config).scaling, expected);
   config.device.graph = true;
   EXPECT_EQ(train(config).scaling, expected);
+}
+
+class CudaLaunches : public TempDirTest {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+/// A step's launches of several ops: the last product with the loss, the two input gradients each
+/// with the ReLU before it, and the updates of all three layers.
+TEST_F(CudaLaunches, OfSeveralOpsHaveTheBitsOfOneAfterAnother) {
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+    SCOPED_TRACE(name_of(precision));
+    TrainConfig config = small_config();
+    config.model.layers = {16, 32, 24, 8};
+    config.training.update = Update::kFused;
+    config.device.precision = precision;
+    const std::filesystem::path path = folder() / std::string(name_of(precision));
+    config.device.autotune = path.string();
+    train(config);
+    json choices = json::parse(read_file(path));
+    for (json& choice : choices.at("choices")) {
+      // "barestep skinny product 1", in one split.
+      if (choice.at("transpose") == "TN") continue;
+      choice["algorithm"] =
+          "626172657374657020736b696e6e792070726f64756374203101" + std::string(76, '0');
+    }
+    std::ofstream(path) << choices.dump();
+    train(config);
+    choices = json::parse(read_file(path));
+    EXPECT_EQ(choices.at("kernels").size(), 4U) << choices.at("kernels");
+    const auto preferring = [&](double other_us) {
+      for (json& kernels : choices.at("kernels")) {
+        EXPECT_GT(kernels.at("other_us").get<double>(), 0);
+        kernels["usual_us"] = 2;
+        kernels["other_us"] = other_us;
+      }
+      return choices.dump();
+    };
+    std::map<std::size_t, int> launches;
+    const TrainingResult apart = train(config, preferring(3), &launches);
+    EXPECT_TRUE(launches.empty());
+    EXPECT_EQ(train(config, preferring(1), &launches), apart);
+    const int steps = static_cast<int>(*config.training.steps);
+    EXPECT_EQ(launches, (std::map<std::size_t, int>{{2, 3 * steps}, {3, steps}}));
+    launches.clear();
+    config.device.graph = true;
+    EXPECT_EQ(train(config, preferring(1), &launches), apart);
+    EXPECT_EQ(launches, (std::map<std::size_t, int>{{2, 3 * 3}, {3, 3}})) << "captured twice";
+  }
 }
 
 TrainConfig transformer_config() {
@@ -609,8 +684,8 @@ std::string choices_of_tensor_cores(const TrainConfig& config, const std::filesy
                                 .kept = forward.kept,
                                 .shape = shape});
   json choices = json::parse(device->product_choices());
-  for (json& kind : choices.at("attention"))
-    kind["multiply_adds_us"] = 2 * kind.at("tensor_cores_us").get<double>();
+  for (json& kernels : choices.at("kernels"))
+    kernels["usual_us"] = 2 * kernels.at("other_us").get<double>();
   return choices.dump();
 }
 

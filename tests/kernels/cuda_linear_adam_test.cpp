@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -300,6 +302,97 @@ TEST(CudaLinearAdam, HasTheSameBitsInTallTiles) {
       EXPECT_EQ(in_tall.memory.bytes(), in_usual.memory.bytes());
     }
   }
+}
+
+/// Layers of a model; each has a buffer of its own in ops().
+struct Layers {
+  std::vector<Layer> of;
+
+  Layers(std::span<const LayerCase> cases, DType type) {
+    for (const LayerCase& c : cases) of.emplace_back(c, type);
+  }
+  [[nodiscard]] std::vector<DeviceOp> ops() const {
+    std::vector<DeviceOp> all;
+    for (const Layer& layer : of) {
+      LinearAdam op = layer.op;
+      for (Tensor* const tensor :
+           {&op.weight, &op.weight_moments1, &op.weight_moments2, &op.bias, &op.bias_moments1,
+            &op.bias_moments2, &op.grad_y, &op.x, &op.scalars}) {
+        tensor->buffer = static_cast<BufferId>(all.size());
+      }
+      for (auto* const tensor : {&op.clip, &op.rounded_weight, &op.rounded_bias}) {
+        if (*tensor) (*tensor)->buffer = static_cast<BufferId>(all.size());
+      }
+      all.emplace_back(op);
+    }
+    return all;
+  }
+  void run_at_once(const KernelTarget& target) {
+    const std::vector<DeviceOp> all = ops();
+    std::vector<const DeviceOp*> pointers;
+    for (const DeviceOp& op : all) pointers.push_back(&op);
+    ASSERT_EQ(updates_of_one_launch(pointers, target), all.size());
+    std::vector<std::byte*> starts;
+    for (Layer& layer : of) starts.push_back(layer.memory.bytes().data());
+    ASSERT_EQ(launch_updates(pointers, Addresses(starts), target, {}), 0);
+  }
+};
+
+constexpr LayerCase kAlike[] = {{64, 64, 64, 1, true, false, true, false},
+                                {128, 192, 64, 1, true, false, true, false},
+                                {4, 4, 5, 1, false, false, true, false},
+                                {100, 272, 128, 1, true, false, true, false}};
+
+TEST(CudaLinearAdam, UpdatesSmallLayersInOneLaunchWithTheSameBits) {
+  if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
+  for (const ProductCase& product : kProductCases) {
+    if (product.tall || product.block_shared_bytes < 200 * 1024) continue;
+    for (const int multiprocessors : {4, 7}) {
+      SCOPED_TRACE(std::string(product.name) + ", " + std::to_string(multiprocessors));
+      const KernelTarget target = product.target(multiprocessors);
+      Layers apart(kAlike, product.type), at_once(kAlike, product.type);
+      for (Layer& layer : apart.of) run(layer, target);
+      const int launches = host_cuda::launches();
+      host_cuda::set_order(multiprocessors == 4 ? Order::kLastThread : Order::kFirstThread);
+      at_once.run_at_once(target);
+      host_cuda::set_order(Order::kFirstThread);
+      EXPECT_EQ(host_cuda::launches(), launches + 1);
+      EXPECT_EQ(
+          host_cuda::launched_threads() / kBlockThreads,
+          std::min<std::uint64_t>(2U * static_cast<unsigned>(multiprocessors), 2 + 8 + 1 + 12))
+          << "blocks go on with the next layer";
+      for (std::size_t i = 0; i < apart.of.size(); ++i) {
+        EXPECT_EQ(at_once.of[i].memory.bytes(), apart.of[i].memory.bytes()) << "layer " << i;
+      }
+    }
+  }
+}
+
+TEST(CudaLinearAdam, UpdatesInOneLaunchOnlyLayersThatAreSmallAndAlike) {
+  const KernelTarget target = kProductCases[0].target(4);
+  const auto count = [&](const std::function<void(LinearAdam&)>& change, DType type = DType::kF32) {
+    std::vector<DeviceOp> ops = Layers(std::vector(3, kAlike[0]), type).ops();
+    change(std::get<LinearAdam>(ops[1]));
+    std::vector<const DeviceOp*> pointers;
+    for (const DeviceOp& op : ops) pointers.push_back(&op);
+    return updates_of_one_launch(pointers, target);
+  };
+  EXPECT_EQ(count([](LinearAdam&) {}), 3U);
+  EXPECT_EQ(count([](LinearAdam& op) { op.step.beta1 = 0.8; }), 1U);
+  EXPECT_EQ(count([](LinearAdam& op) { op.step.decoupled = true; }), 1U);
+  EXPECT_EQ(count([](LinearAdam& op) { op.x.dtype = DType::kBF16; }), 1U);
+  EXPECT_EQ(count([](LinearAdam& op) { op.x.rows = 129; }), 1U);
+  EXPECT_EQ(count([](LinearAdam& op) { op.weight.cols = 66; }), 1U);
+  EXPECT_EQ(count([](LinearAdam& op) { op.weight.offset_bytes += 4; }), 1U);
+  EXPECT_EQ(count([](LinearAdam& op) { op.weight.rows = 32 * 17; }), 1U) << "17 tiles";
+  EXPECT_EQ(count([](LinearAdam&) {}, DType::kBF16), 0U) << "without tensor cores";
+  std::vector<const DeviceOp*> many;
+  const std::vector<DeviceOp> ops = Layers(std::vector(17, kAlike[2]), DType::kF32).ops();
+  for (const DeviceOp& op : ops) many.push_back(&op);
+  EXPECT_EQ(updates_of_one_launch(many, target), 16U);
+  const DeviceOp other = Fill{.out = {.rows = 1, .cols = 1}};
+  many[0] = &other;
+  EXPECT_EQ(updates_of_one_launch(many, target), 0U);
 }
 
 TEST(CudaLinearAdam, MeetsNoBankConflict) {

@@ -503,11 +503,11 @@ class AttentionOnFake : public TuningOnFake {
   /// The device's choices, with the gradient's kernel of tensor cores faster and the other slower.
   [[nodiscard]] std::string changed_choices() const {
     auto choices = nlohmann::json::parse(device->product_choices());
-    for (auto& kind : choices.at("attention")) {
-      EXPECT_GT(kind.at("multiply_adds_us").get<double>(), 0);
-      EXPECT_GT(kind.at("tensor_cores_us").get<double>(), 0);
-      kind["multiply_adds_us"] = 2;
-      kind["tensor_cores_us"] = kind.at("gradient").get<bool>() ? 1 : 3;
+    for (auto& kernels : choices.at("kernels")) {
+      EXPECT_GT(kernels.at("usual_us").get<double>(), 0);
+      EXPECT_GT(kernels.at("other_us").get<double>(), 0);
+      kernels["usual_us"] = 2;
+      kernels["other_us"] = kernels.at("work").get<std::string>().find("gradient") < 20 ? 1 : 3;
     }
     return choices.dump();
   }
@@ -552,7 +552,7 @@ TEST_F(AttentionOnFake, PassesOverALaunchThatIsRefused) {
   restart(machine, tuned);
   fake_cuda::fail("kernel", 6, 1);
   EXPECT_FALSE(multiplies_on_tensor_cores(forward));
-  EXPECT_EQ(device->product_choices().find("tensor_cores_us"), std::string::npos);
+  EXPECT_EQ(device->product_choices().find("other_us"), std::string::npos);
 }
 
 /// Fused updates over so many rows that x does not stay in shared memory.

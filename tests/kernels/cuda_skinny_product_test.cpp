@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,9 +84,10 @@ struct Product {
     if (op.beta == 0) std::ranges::fill(memory.bytes(op.c), std::byte{0xFF});
   }
 
-  /// What a stream has: counts of zero, and a workspace full of earlier results.
+  /// What a stream has: counts of zero, and a workspace full of earlier results. Only c is
+  /// restored.
   std::vector<float> run(const SkinnyProduct& product, bool rounded,
-                         Order order = Order::kFirstThread) {
+                         Order order = Order::kFirstThread, const DeviceOp* next = nullptr) {
     const ProductShape shape = shape_of(op);
     const std::vector<std::byte> c(memory.bytes(op.c).begin(), memory.bytes(op.c).end());
     std::vector<std::byte> workspace(
@@ -94,7 +96,7 @@ struct Product {
     std::vector<unsigned> counts(kLaunchCounts);
     host_cuda::set_order(order);
     EXPECT_EQ(launch_skinny(op, product, rounded, memory.addresses(),
-                            {workspace.data() + (16 - address % 16) % 16, counts.data()}, {}),
+                            {workspace.data() + (16 - address % 16) % 16, counts.data()}, {}, next),
               0);
     host_cuda::set_order(Order::kFirstThread);
     EXPECT_EQ(counts, std::vector<unsigned>(kLaunchCounts)) << "the next launch would count wrong";
@@ -219,6 +221,106 @@ TEST(CudaSkinnyProduct, HasTheSameBitsWhateverTheOrderOfThreadsAndTheNumberOfRow
     const std::vector<float> first(all.begin(), all.begin() + few_rows * c.n);
     EXPECT_EQ(few.run(way, false), first);
   }
+}
+
+/// Calls test(product, way, type) for cases whose results have no beta.
+template <class Test>
+void for_each_product(const Test& test) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const SkinnyCase& c : type == DType::kF32 ? std::span<const SkinnyCase>(kCases)
+                                                   : std::span<const SkinnyCase>(kNarrowCases)) {
+      if (c.beta != 0) continue;
+      SCOPED_TRACE(name_of(c) + " " + std::string(name_of(type)));
+      Product product(c, 0, type);
+      test(product, skinny_products(shape_of(product.op), target(c.multiprocessors)).back());
+    }
+  }
+}
+
+/// Random numbers in new tensors, which may move those that are there.
+Tensor drawn(Memory& memory, const Tensor& like, DType type, std::uint64_t seed) {
+  const Tensor tensor = memory.add(like.rows, like.cols, type);
+  std::vector<float> numbers(static_cast<std::size_t>(tensor.size()));
+  TorchGenerator(seed).randn(numbers);
+  for (std::size_t i = 0; i < numbers.size(); i += 5) numbers[i] = 0;
+  set_numbers(memory, tensor, numbers);
+  return tensor;
+}
+
+TEST(CudaSkinnyProduct, IncludesTheGradientOfAReluWithTheSameBits) {
+  for_each_product([](Product& product, const SkinnyProduct& way) {
+    const Tensor from = drawn(product.memory, product.op.c, product.op.c.dtype, 9);
+    const DeviceOp next = ActivationGrad{.grad = product.op.c, .from = from};
+    ASSERT_TRUE(skinny_includes(product.op, next));
+    std::vector<float> expected = product.run(way, false);
+    const std::vector<float> at_from = numbers_of(product.memory, from);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      if (at_from[i] <= 0) expected[i] = 0;
+    }
+    EXPECT_EQ(product.run(way, false, Order::kLastThread, &next), expected);
+  });
+}
+
+/// The sum of the loss has another order, and is in double.
+TEST(CudaSkinnyProduct, IncludesALossAndItsGradientWithTheSameBits) {
+  for (const Activation activation : {Activation::kNone, Activation::kRelu}) {
+    for_each_product([&](Product& product, const SkinnyProduct& way) {
+      Memory& memory = product.memory;
+      const Tensor& y = product.op.c;
+      const Tensor target_of = drawn(memory, y, DType::kF32, 9);
+      const PointwiseLoss loss{.loss = memory.add(1, 1),
+                               .grad = memory.add(y.rows, y.cols, y.dtype),
+                               .output = y,
+                               .target = target_of,
+                               .count = 3 * y.size(),
+                               .beta = 0.5F,
+                               .scale = memory.add(1, 1),
+                               .activation = activation};
+      ASSERT_TRUE(skinny_includes(product.op, loss));
+      at(memory.values(*loss.scale), 0) = 8;
+      const std::vector<float> alone = product.run(way, false);
+      std::vector<float> apart;
+      for (const bool together : {false, true}) {
+        at(memory.values(loss.loss), 0) = 2;
+        std::ranges::fill(memory.bytes(loss.grad), std::byte{0xFF});
+        const DeviceOp next = loss;
+        if (together) {
+          EXPECT_EQ(product.run(way, false, Order::kLastThread, &next), alone);
+        } else {
+          set_numbers(memory, y, alone);
+          std::vector<std::byte> workspace(kLaunchWorkspaceBytes);
+          std::vector<unsigned> counts(kLaunchCounts);
+          ASSERT_EQ(launch(next, memory.addresses(), {workspace.data(), counts.data()}, target(),
+                           nullptr),
+                    0);
+        }
+        std::vector<float> results = numbers_of(memory, loss.grad);
+        results.push_back(at(memory.values(loss.loss), 0));
+        if (together) EXPECT_EQ(results, apart);
+        apart = results;
+      }
+    });
+  }
+}
+
+TEST(CudaSkinnyProduct, IncludesNothingElse) {
+  Product product(kCases[0]);
+  const Tensor& c = product.op.c;
+  const Tensor one{.rows = 1, .cols = 1};
+  PointwiseLoss loss{.loss = one, .grad = c, .output = c, .target = c, .count = 1};
+  EXPECT_TRUE(skinny_includes(product.op, loss));
+  loss.kind = LossKind::kHuber;
+  EXPECT_FALSE(skinny_includes(product.op, loss));
+  loss.kind = LossKind::kMse;
+  loss.output.offset_bytes += 4;
+  EXPECT_FALSE(skinny_includes(product.op, loss)) << "of another tensor";
+  ActivationGrad gradient{.grad = c, .from = c};
+  EXPECT_TRUE(skinny_includes(product.op, gradient));
+  gradient.sums = one;
+  EXPECT_FALSE(skinny_includes(product.op, gradient));
+  gradient = {.grad = c, .from = c, .activation = Activation::kTanh};
+  EXPECT_FALSE(skinny_includes(product.op, gradient));
+  EXPECT_FALSE(skinny_includes(product.op, Fill{.out = c}));
 }
 
 TEST(CudaSkinnyProduct, ReadsSharedMemoryWithoutBankConflicts) {

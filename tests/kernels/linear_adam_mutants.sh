@@ -12,15 +12,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 headers=$work/kernels/cuda
 mkdir -p "$headers"
-object=tests/kernels/CMakeFiles/barestep_host_kernels.dir/__/__/src/kernels/cuda/optimizers.cu.o
+object=tests/kernels/CMakeFiles/barestep_host_kernels.dir/__/__/src/kernels/cuda/linear_adam.cu.o
 commands=$(ninja -t commands tests/cuda_kernels_test)
 compile=$(grep -F -- "-o $object -c" <<<"$commands" | sed -E "s# -MD .* -c # -c #; s# -Werror##; s# -I# -I$work -I#")
 link=$(grep -F -- "-o tests/cuda_kernels_test " <<<"$commands" | sed "s#^: && ##; s# && .*##")
-link=${link//"$object"/"$work/optimizers.o"}
+link=${link//"$object"/"$work/linear_adam.o"}
 link=${link//"-o tests/cuda_kernels_test "/"-o $work/test "}
 failures=0
 
-builds() { bash -c "$compile -o $work/optimizers.o && $link" >"$work/log" 2>&1; }
+builds() { bash -c "$compile -o $work/linear_adam.o && $link" >"$work/log" 2>&1; }
 passes() { "$work/test" --gtest_break_on_failure --gtest_filter='CudaLinearAdam.*' >"$work/log" 2>&1; }
 copy_headers() { cp "$root"/src/kernels/cuda/{linear_adam,tile_products}.cuh "$headers"; }
 
@@ -52,6 +52,8 @@ if ! builds || ! passes; then
   exit 1
 fi
 mutant 'no barrier' linear_adam.cuh 's/^ *__syncthreads\(\);//'
+mutant 'no barrier between layers' linear_adam.cuh 's/if \(i > 0\) __syncthreads\(\);//'
+mutant 'a layer left out' linear_adam.cuh 's/layers\.of\[i\], constants/layers.of[0], constants/'
 mutant 'copies are not waited for' linear_adam.cuh 's/^ *wait_for_copies\(\);//'
 mutant 'the next grad_y into the buffer in use' linear_adam.cuh 's/fetch_next\(\(i \+ 1\) & 1\)/fetch_next(i \& 1)/'
 mutant 'the next x into the buffer in use' linear_adam.cuh 's/fetch_x\(x_buffer \^ 1, next\)/fetch_x(x_buffer, next)/'

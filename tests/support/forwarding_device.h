@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "core/device.h"
@@ -34,6 +35,13 @@ class ForwardingDevice : public Device {
   void prepare(const DeviceOp& op) override { inner_.prepare(op); }
   void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override {
     inner_.run(op, addresses, stream, tag);
+  }
+  [[nodiscard]] std::size_t joins(std::span<const DeviceOp* const> ops) override {
+    return inner_.joins(ops);
+  }
+  void run_joined(std::span<const DeviceOp* const> ops, const Addresses& addresses, Stream& stream,
+                  Tag tag) override {
+    inner_.run_joined(ops, addresses, stream, tag);
   }
   void begin_capture(Stream& origin) override { inner_.begin_capture(origin); }
   std::unique_ptr<Graph> end_capture(Stream& origin) override { return inner_.end_capture(origin); }

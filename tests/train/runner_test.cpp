@@ -100,6 +100,53 @@ TEST_P(RunnerTest, EndsWhereALaneCannotStart) {
   device_.reset();
 }
 
+/// A device that runs as one launch all that may.
+class Joining final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::size_t joins(std::span<const DeviceOp* const> ops) override {
+    offered.push_back(ops.size());
+    return ops.size();
+  }
+  void run_joined(std::span<const DeviceOp* const> ops, const Addresses& addresses, Stream& stream,
+                  Tag tag) override {
+    for (const DeviceOp* const op : ops) {
+      inner().run(*op, addresses, stream, tag);
+      ++tag.node;
+    }
+  }
+  std::vector<std::size_t> offered;
+};
+
+/// The second copy waits for input, and may be part of a launch that waits for it; the last one
+/// waits for work that follows the first.
+TEST_P(RunnerTest, JoinsNeighborsThatWaitForNothingBetweenThem) {
+  const Tensor host = take("host", 2, true);
+  const Tensor x = take("x", 2), late = take("late", 2), other = take("other");
+  const Tensor outs[] = {take("out", 2, true), take("out2", 2, true), take("out3", 2, true)};
+  Program& program = new_program("joined");
+  add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
+  add(program, Lane::kCopy, Phase::kData, Delay{.seconds = 0.005});
+  add(program, Lane::kCopy, Phase::kData, Copy{.to = late, .from = host});
+  add(program, Lane::kCompute, Phase::kForward, Copy{.to = outs[0], .from = x});
+  add(program, Lane::kCompute, Phase::kForward, Copy{.to = outs[1], .from = late});
+  add(program, Lane::kComm, Phase::kReduce, Copy{.to = other, .from = outs[0]});
+  add(program, Lane::kCompute, Phase::kForward, Copy{.to = outs[2], .from = other});
+  const auto whole = std::exchange(device_, nullptr);
+  auto joining = std::make_unique<Joining>(*whole);
+  const Joining& device = *joining;
+  device_ = std::move(joining);
+  start({&program});
+  EXPECT_THAT(device.offered, testing::ElementsAre(2));
+  Counting input(host);
+  for (std::int64_t step = 0; step < 6; ++step) {
+    runner_->step(program, nullptr, input);
+    for (const Tensor& out : outs) EXPECT_EQ(value(out, step), static_cast<float>(step));
+  }
+  runner_.reset();
+  device_.reset();
+}
+
 TEST_P(RunnerTest, PrefetchedInputReachesItsOwnStep) {
   const Tensor host = take("host", 2, true);
   const Tensor x = take("x", 2);

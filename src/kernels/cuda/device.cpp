@@ -16,6 +16,7 @@
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/ranges.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/timed_kernels.h"
 #include "kernels/make_device.h"
 
 namespace barestep {
@@ -78,7 +79,8 @@ class CudaDevice final : public Device {
             .tensor_cores = config.precision != Precision::kFp32 && multiplies_tf32(context_),
             .has_tf32 = multiplies_tf32(context_)},
         launches_ahead_(kernel_architecture() >= kFirstWithLaunchesAhead),
-        product_(context_, model_, config, target_) {
+        product_(context_, model_, config, target_),
+        timed_(context_, target_, product_) {
     run_first_kernel();
   }
 
@@ -94,7 +96,7 @@ class CudaDevice final : public Device {
             .total_bytes = static_cast<std::int64_t>(total_bytes),
             .free_bytes = static_cast<std::int64_t>(free_bytes),
             .threads = 0,
-            .product_library = product_.name(),
+            .product_library = product_.name() + timed_.text(),
             .pci_bus_id = pci_bus_id_of(properties_),
             .ordinal = context_.ordinal(),
             .driver = driver_text(),
@@ -169,10 +171,11 @@ class CudaDevice final : public Device {
   void prepare(const DeviceOp& op) override {
     if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, fits_in_cache());
     if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) product_.prepare(*gemm);
-    if (const auto* update = std::get_if<LinearAdam>(&op)) {
-      product_.prepare(*update, fits_in_cache());
-    }
-    product_.prepare_attention(op, fits_in_cache());
+    timed_.prepare(op, fits_in_cache());
+  }
+
+  std::size_t joins(std::span<const DeviceOp* const> ops) override {
+    return timed_.joins(ops, fits_in_cache());
   }
 
   [[nodiscard]] std::string product_choices() const override { return product_.choices(); }
@@ -192,11 +195,20 @@ class CudaDevice final : public Device {
     } else if (const auto* of_bytes = std::get_if<QuantizedGemm>(&op);
                of_bytes != nullptr && product_.run(*of_bytes, addresses, queue)) {
       queue.follows_kernel = false;
-      const int status = launch_dequantize(*of_bytes, addresses, target_.geometry, queue.handle());
-      context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
-    } else if (!product_.run_attention(op, addresses, queue, follows_kernel(queue))) {
+      note_launch(launch_dequantize(*of_bytes, addresses, target_.geometry, queue.handle()));
+    } else {
       launch_kernel(op, addresses, queue);
     }
+  }
+
+  void run_joined(std::span<const DeviceOp* const> ops, const Addresses& addresses, Stream& stream,
+                  Tag /*tag*/) override {
+    if (context_.failed()) return;
+    const ToolRange range(label_of(*ops.front()));
+    context_.use();
+    context_.queueing(*ops.front());
+    auto& queue = static_cast<CudaDeviceStream&>(stream);
+    note_launch(timed_.launch(ops, addresses, queue, follows_kernel(queue)));
   }
 
   void begin_capture(Stream& origin) override {
@@ -270,11 +282,9 @@ class CudaDevice final : public Device {
   }
 
   void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream) {
-    KernelTarget target = target_;
-    target.follows_kernel = follows_kernel(stream);
-    target.tall_tiles = product_.has_tall_tiles(op);
-    const int status =
-        barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
+    note_launch(timed_.launch(op, addresses, stream, follows_kernel(stream)));
+  }
+  void note_launch(int status) {
     context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
   }
 
@@ -288,6 +298,7 @@ class CudaDevice final : public Device {
   std::map<std::byte*, std::int64_t> allocated_{};  // device memory and its sizes
   std::int64_t device_bytes_ = 0;                   // their sum
   CudaProduct product_;
+  TimedKernels timed_;
 };
 
 /// The number of GPUs, and the driver's status.

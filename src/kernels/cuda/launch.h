@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/addresses.h"
@@ -72,6 +73,17 @@ struct KernelTarget {
 [[nodiscard]] int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
                                     const CudaGeometry& geometry, CudaStream stream);
 
+/// Up to so many rows of the batch, a fused update reads x once a strip, not again for every tile.
+constexpr std::int64_t kRowsOfUsualTiles = 128;
+
+/// How many of these ops, the first ones, one launch may compute with the same bits: updates of
+/// small layers by the same optimizer.
+[[nodiscard]] std::size_t updates_of_one_launch(std::span<const DeviceOp* const> ops,
+                                                const KernelTarget& target);
+/// Queues them, as launch().
+[[nodiscard]] int launch_updates(std::span<const DeviceOp* const> ops, const Addresses& addresses,
+                                 const KernelTarget& target, const KernelQueue& queue);
+
 /// How a product of few rows is computed by a kernel of ours: its depth is cut into `splits` parts,
 /// which different blocks sum up.
 struct SkinnyProduct {
@@ -94,10 +106,14 @@ struct SkinnyProduct {
 
 /// Queues, as launch(). `rounded`: fp32 factors are rounded to tf32; otherwise the product is as
 /// exact as one in fp32. 16-bit sums are rounded once. With the same splits, the bits of a row do
-/// not depend on the number of rows, nor on the GPU.
+/// not depend on the number of rows, nor on the GPU. The same launch computes `next`, if given,
+/// with the bits of a launch after it; only a loss, a sum in double, has another order.
 [[nodiscard]] int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
                                 const Addresses& addresses, const LaunchMemory& memory,
-                                const KernelQueue& queue);
+                                const KernelQueue& queue, const DeviceOp* next = nullptr);
+/// Whether `next` may be one that follows the product: the gradient of a ReLU that produced c's
+/// place, without its sums, or a mean squared error of c.
+[[nodiscard]] bool skinny_includes(const Gemm& op, const DeviceOp& next);
 
 /// Whether kernels for tensor cores compute it too: in the flash form, for heads whose rows fill
 /// accesses of 16 bytes, up to 256 bytes, on a GPU with tensor cores for tf32 and shared memory

@@ -339,25 +339,21 @@ struct LinearAdamBlock {
   }
 };
 
-/// Grid: any number of persistent blocks of kBlockThreads, each with a LinearAdamShared; they
-/// divide the tiles. Gradients are rounded to the type of the factors, and so are the new weights.
-/// Sums over the batch have a fixed order that does not depend on the grid. With kVectors, `in` and
-/// `out` are multiples of four and all arrays except the biases' are aligned to 16 bytes.
-template <class Product, bool kVectors, class Arithmetic = StraightArithmetic,
-          class Marks = NoMarks>
-__global__ void __launch_bounds__(kBlockThreads, 2)
-    linear_adam(LinearAdamArrays<typename Product::Number> a, AdamConstants constants) {
-  begin_kernel();
+/// The tiles of a layer of block `first` of `blocks`. Returns which block it is of those that go on
+/// with the tiles of the next layer.
+template <class Product, bool kVectors, class Arithmetic, class Marks>
+__device__ __forceinline__ int update_layer(const LinearAdamArrays<typename Product::Number>& a,
+                                            const AdamConstants& constants, int first, int blocks) {
   const int out = static_cast<int>(a.out);
   const int in = static_cast<int>(a.in);
   const int n = static_cast<int>(a.n);
   const int down = (out + Product::kRows - 1) / Product::kRows;
   const int strips = (in + kStripCols - 1) / kStripCols;
   const int chunks = n <= Product::kDepth ? 1 : (n + Product::kDepth - 1) / Product::kDepth;
-  const auto first = static_cast<int>(blockIdx.x);
-  const auto blocks = static_cast<int>(gridDim.x);
-  const auto own = static_cast<int>((std::int64_t{down} * strips - first + blocks - 1) / blocks);
-  if (own <= 0) return;
+  const std::int64_t tiles = std::int64_t{down} * strips;
+  const auto own = static_cast<int>((tiles - first + blocks - 1) / blocks);
+  const auto next = static_cast<int>((first + blocks - tiles % blocks) % blocks);
+  if (own <= 0) return next;
   const TileWalk begin{.strips = strips,
                        .chunks = chunks,
                        .rows_on = blocks / strips,
@@ -376,6 +372,44 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
       .next = begin,
       .held = begin.chunk_of_x()};
   block.run(own * chunks);
+  return next;
+}
+
+/// Grid: any number of persistent blocks of kBlockThreads, each with a LinearAdamShared; they
+/// divide the tiles. Gradients are rounded to the type of the factors, and so are the new weights.
+/// Sums over the batch have a fixed order that does not depend on the grid. With kVectors, `in` and
+/// `out` are multiples of four and all arrays except the biases' are aligned to 16 bytes.
+template <class Product, bool kVectors, class Arithmetic = StraightArithmetic,
+          class Marks = NoMarks>
+__global__ void __launch_bounds__(kBlockThreads, 2)
+    linear_adam(LinearAdamArrays<typename Product::Number> a, AdamConstants constants) {
+  begin_kernel();
+  update_layer<Product, kVectors, Arithmetic, Marks>(a, constants, static_cast<int>(blockIdx.x),
+                                                     static_cast<int>(gridDim.x));
+}
+
+/// The most layers of one launch.
+constexpr int kMaxLayers = 16;
+
+template <class Number>
+struct LinearAdamLayers {
+  LinearAdamArrays<Number> of[kMaxLayers];
+  int count;
+};
+
+/// The same for several layers, one after another, without an end of the grid between them.
+template <class Product>
+__global__ void __launch_bounds__(kBlockThreads, 2)
+    linear_adam_of_layers(const __grid_constant__ LinearAdamLayers<typename Product::Number> layers,
+                          AdamConstants constants) {
+  begin_kernel();
+  int block = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+  for (int i = 0; i < layers.count; ++i) {
+    if (i > 0) __syncthreads();  // the factors of the layer before are no longer read
+    block = update_layer<Product, true, StraightArithmetic, NoMarks>(layers.of[i], constants, block,
+                                                                     static_cast<int>(gridDim.x));
+  }
 }
 
 }  // namespace barestep

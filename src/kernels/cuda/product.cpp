@@ -20,8 +20,6 @@ namespace {
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmBytes));
 
 constexpr int kCandidates = 16;  // timed by autotuning
-/// Up to so many rows of the batch, x stays in shared memory for all tiles of a strip.
-constexpr std::int64_t kRowsOfUsualTiles = 128;
 
 std::string library_text() {
   const std::size_t version = cublasLtGetVersion();
@@ -228,62 +226,6 @@ std::vector<float> milliseconds_of(std::span<const ProductCandidate> candidates,
   return times;
 }
 
-std::vector<Tensor*> tensors_of(Attention& op) {
-  return {&op.out, &op.kept, &op.qkv};
-}
-std::vector<Tensor*> tensors_of(AttentionGrad& op) {
-  return {&op.grad_qkv, &op.qkv, &op.out, &op.grad_out, &op.kept};
-}
-std::vector<Tensor*> tensors_of(LinearAdam& op) {
-  std::vector<Tensor*> tensors{
-      &op.weight,        &op.weight_moments1, &op.weight_moments2, &op.bias,
-      &op.bias_moments1, &op.bias_moments2,   &op.grad_y,          &op.x,
-      &op.scalars};
-  for (auto* const given : {&op.clip, &op.rounded_weight, &op.rounded_bias}) {
-    if (*given) tensors.push_back(&**given);
-  }
-  return tensors;
-}
-
-/// An op to be timed, with tensors in memory of their own.
-template <class AnyOp>
-class OpBench {
- public:
-  /// Allocates: Error(kMemory).
-  OpBench(const AnyOp& op, CudaContext& context, bool cached) : bench_(context, cached), op_(op) {
-    std::vector<std::byte*> starts;
-    for (Tensor* const tensor : tensors_of(op_)) {
-      memory_.push_back(bench_.allocate(tensor->bytes()));
-      tensor->buffer = static_cast<BufferId>(starts.size());
-      tensor->offset_bytes = 0;
-      starts.push_back(memory_.back().get());
-    }
-    addresses_ = Addresses(starts);
-  }
-
-  /// The time of launch_op(op, addresses, stream); infinity if it fails. Blocks.
-  template <class LaunchOp>
-  double us(const LaunchOp& launch_op) {
-    return 1e3 * static_cast<double>(bench_.milliseconds([&]() -> const char* {
-             const auto status =
-                 static_cast<cudaError_t>(launch_op(op_, addresses_, bench_.stream()));
-             return status == cudaSuccess ? nullptr : cudaGetErrorName(status);
-           }));
-  }
-  /// That of its usual kernel.
-  double usual_us(const KernelTarget& target) {
-    return us([&](const AnyOp& op, const Addresses& addresses, const CudaDeviceStream& stream) {
-      return launch(op, addresses, stream.launch_memory(), target, stream.handle());
-    });
-  }
-
- private:
-  KernelBench bench_;
-  AnyOp op_;
-  std::vector<OwnedDeviceMemory> memory_{};
-  Addresses addresses_{};
-};
-
 ProductTimes best_times(std::span<const ProductCandidate> candidates,
                         const std::vector<float>& milliseconds) {
   ProductTimes times;
@@ -323,7 +265,6 @@ std::string CudaProduct::name() const {
   std::string text = library_text();
   if (precision_ != Precision::kFp32) text += fmt::format(", {}", barestep::name_of(precision_));
   if (uses_own_) text += ", products of few rows by a kernel of our own, which is faster here";
-  if (!on_tensor_cores_.empty()) text += ", attention on tensor cores, which is faster here";
   if (lacks_fused_) text += ", bias and ReLU apart: it has no kernel that fuses them here";
   return text;
 }
@@ -581,81 +522,11 @@ void CudaProduct::multiply(const Gemm& op, const Addresses& addresses, CudaDevic
       status);
 }
 
-template <class AnyOp, class Time>
-void CudaProduct::time_op(const AnyOp& op, bool cached, const Time& time) {
-  BARESTEP_REQUIRE(!context_.capturing, "kernels are timed before a capture");
-  context_.use();
-  try {
-    OpBench<AnyOp> bench(op, context_, cached);
-    time(bench);
-  } catch (const Error& error) {
-    // As in choose().
-    if (!is_cache_ || error.code() != ExitCode::kMemory) throw;
-  }
-}
-
-void CudaProduct::prepare_attention(const DeviceOp& op, bool cached) {
-  const auto prepare_one = [&](const auto* attention) {
-    if (attention == nullptr || choices_ == nullptr || attention->out.size() == 0 ||
-        !runs_on_tensor_cores(*attention, target_)) {
-      return;
-    }
-    const AttentionKind kind = kind_of(*attention);
-    if (!choices_->find(kind) && static_cast<double>(flops_of(op)) >= tuned_flop_) {
-      time_op(*attention, cached, [&](auto& bench) {
-        AttentionTimes times{.multiply_adds_us = bench.usual_us(target_)};
-        const double us = bench.us(
-            [&](const auto& timed, const Addresses& addresses, const CudaDeviceStream& stream) {
-              return launch_on_tensor_cores(timed, rounds(), addresses, {stream.handle(), nullptr});
-            });
-        if (!std::isinf(us)) times.tensor_cores_us = us;
-        if (!std::isinf(times.multiply_adds_us)) choices_->add(kind, times);
-      });
-    }
-    const auto times = choices_->find(kind);
-    if (times && times->on_tensor_cores()) on_tensor_cores_.insert(kind);
-  };
-  prepare_one(std::get_if<Attention>(&op));
-  prepare_one(std::get_if<AttentionGrad>(&op));
-}
-
-bool CudaProduct::run_attention(const DeviceOp& op, const Addresses& addresses,
-                                const CudaDeviceStream& stream, bool* follows_kernel) {
-  const auto run_one = [&](const auto* attention) {
-    if (attention == nullptr || !on_tensor_cores_.contains(kind_of(*attention)) ||
-        !runs_on_tensor_cores(*attention, target_)) {
-      return false;
-    }
-    const int status =
-        launch_on_tensor_cores(*attention, rounds(), addresses, {stream.handle(), follows_kernel});
-    context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
-    return true;
-  };
-  return run_one(std::get_if<Attention>(&op)) || run_one(std::get_if<AttentionGrad>(&op));
-}
-
-void CudaProduct::prepare(const LinearAdam& op, bool cached) {
-  const ProductSize size{op.weight.rows, op.weight.cols, op.x.rows};
-  const bool has_tall = op.x.dtype != DType::kF32 || precision_ == Precision::kFp32;
-  if (choices_ == nullptr || !has_tall || size.depth <= kRowsOfUsualTiles ||
-      has_tall_tiles_.contains(size) || static_cast<double>(flops_of(op)) < tuned_flop_) {
-    return;
-  }
-  bool& tall = has_tall_tiles_[size];
-  time_op(op, cached, [&](auto& bench) {
-    KernelTarget target = target_;
-    const double usual_us = bench.usual_us(target);
-    target.tall_tiles = true;
-    tall = bench.usual_us(target) < usual_us;
-  });
-}
-
-bool CudaProduct::has_tall_tiles(const DeviceOp& op) const {
-  const auto* const update = std::get_if<LinearAdam>(&op);
-  if (update == nullptr) return false;
-  const auto found =
-      has_tall_tiles_.find({update->weight.rows, update->weight.cols, update->x.rows});
-  return found != has_tall_tiles_.end() && found->second;
+std::optional<SkinnyProduct> CudaProduct::own(const Gemm& op) const {
+  const auto found = plans_.find(shape_of(library_part_of(op)));
+  if (found == plans_.end() || !found->second.fused || !has_epilogue(op.activation)) return {};
+  const auto* const product = std::get_if<SkinnyProduct>(&found->second.chosen.algorithm);
+  return product == nullptr ? std::nullopt : std::optional(*product);
 }
 
 void CudaProduct::prepare(const QuantizedGemm& op) {

@@ -1,6 +1,5 @@
 // Matrix products on a GPU, with cuBLASLt or, where it was timed and is faster, with a kernel of
-// ours for few rows; and which of our kernels compute attention and fused updates. Bias and
-// activation are part of the product if there is a kernel for them.
+// ours for few rows. Bias and activation are part of the product if there is a kernel for them.
 //
 // Our tensors are row-major, cuBLASLt's column-major. A row-major matrix is the column-major view
 // of its transpose, so c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, with the operands
@@ -11,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -75,18 +73,16 @@ class CudaProduct {
   void prepare(const QuantizedGemm& op);
   bool run(const QuantizedGemm& op, const Addresses& addresses, const CudaDeviceStream& stream);
 
-  /// Chooses the kernels of an Attention or its gradient: those of tensor cores where they were
-  /// timed, as products are, and are faster. Leaves other ops.
-  void prepare_attention(const DeviceOp& op, bool cached);
-  /// Queues such an op if those kernels were chosen; otherwise returns false and queues nothing.
-  bool run_attention(const DeviceOp& op, const Addresses& addresses, const CudaDeviceStream& stream,
-                     bool* follows_kernel);
+  /// The kernel of ours that computes all of a prepared op, if it was chosen.
+  [[nodiscard]] std::optional<SkinnyProduct> own(const Gemm& op) const;
+  /// Whether our kernels round their factors to tf32.
+  [[nodiscard]] bool rounds() const { return precision_ == Precision::kTf32; }
 
-  /// Times a fused update over many rows in tall tiles too. Both have the same bits, so nothing of
-  /// it is kept.
-  void prepare(const LinearAdam& op, bool cached);
-  /// Whether it is faster in them; false for other ops.
-  [[nodiscard]] bool has_tall_tiles(const DeviceOp& op) const;
+  /// Where choices are kept; null if nothing is timed. And from how many flops on it is.
+  [[nodiscard]] ProductChoices* kept_choices() const { return choices_.get(); }
+  [[nodiscard]] double tuned_flop() const { return tuned_flop_; }
+  /// Whether timing was not asked for, so that a run goes on without it if memory is short.
+  [[nodiscard]] bool may_lack_memory() const { return is_cache_; }
 
  private:
   CudaProductPlan new_plan(const ProductShape& shape, bool fused);
@@ -107,11 +103,6 @@ class CudaProduct {
   bool take(const ProductAlgorithm& algorithm, const ProductShape& shape, CudaProductPlan& plan);
   void multiply(const Gemm& op, const Addresses& addresses, CudaDeviceStream& stream,
                 const CudaProductPlan& plan, bool* follows_kernel);
-  /// Calls time(bench) with an OpBench, but not if memory is short and nobody asked for it.
-  template <class AnyOp, class Time>
-  void time_op(const AnyOp& op, bool cached, const Time& time);
-  /// Whether our kernels round their factors to tf32.
-  [[nodiscard]] bool rounds() const { return precision_ == Precision::kTf32; }
 
   CudaContext& context_;
   KernelTarget target_;
@@ -123,8 +114,6 @@ class CudaProduct {
   double tuned_flop_;                        // from this size on, products are timed
   bool cached_ = false;                      // of the product being prepared
   std::map<ProductShape, CudaProductPlan> plans_;
-  std::set<AttentionKind> on_tensor_cores_;
-  std::map<ProductSize, bool> has_tall_tiles_;  // fused updates: rows, columns, and of the batch
   bool lacks_fused_ = false;
   bool uses_own_ = false;
 };

@@ -149,16 +149,18 @@ struct Partials {
   unsigned* finished;
 };
 
-/// Adds the threads' sums over the whole grid. Returns true in one thread, the first of the block
-/// that finishes last, with the total in `sum`. The order of the additions does not depend on which
-/// block that is. Call once per kernel, in all threads.
-inline __device__ bool grid_sum(double& sum, const Partials& partials) {
+/// Adds the threads' sums over the whole grid, or over other `blocks`, of which this is number
+/// `block`. Returns true in one thread, the first of the block that finishes last, with the total
+/// in `sum`. The order of the additions does not depend on which block that is. Call once per
+/// kernel, in all threads.
+inline __device__ bool grid_sum(double& sum, const Partials& partials, unsigned block = blockIdx.x,
+                                unsigned blocks = gridDim.x) {
   __shared__ bool is_last;
   sum = block_sum(sum);
   if (threadIdx.x == 0) {
-    partials.sums[blockIdx.x] = sum;
+    partials.sums[block] = sum;
     __threadfence();  // before the count, so that whoever sees the count sees the sum
-    const unsigned last = gridDim.x - 1;
+    const unsigned last = blocks - 1;
     is_last = atomicInc(partials.finished, last) == last;  // which sets it to 0 again
     __threadfence();  // after the count, so that the sums of the others are seen with it
   }
@@ -166,8 +168,7 @@ inline __device__ bool grid_sum(double& sum, const Partials& partials) {
   if (!is_last) return false;
   sum = 0;
   // Past the first-level cache, which other blocks do not write through.
-  for (unsigned i = threadIdx.x; i < gridDim.x; i += kBlockThreads)
-    sum += __ldcg(partials.sums + i);
+  for (unsigned i = threadIdx.x; i < blocks; i += kBlockThreads) sum += __ldcg(partials.sums + i);
   sum = block_sum(sum);
   return threadIdx.x == 0;
 }

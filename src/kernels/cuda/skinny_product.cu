@@ -59,19 +59,49 @@ std::vector<SkinnyProduct> skinny_products(const ProductShape& shape, const Kern
   return products;
 }
 
-std::int64_t workspace_bytes_of(const SkinnyProduct& product, const ProductShape& shape) {
+namespace {
+
+std::int64_t bytes_of_sums(const SkinnyProduct& product, const ProductShape& shape) {
   return tiles_of(shape) * product.splits * kSkinnyRows * kSkinnyCols *
          static_cast<std::int64_t>(sizeof(float));
 }
 
+template <class Number>
+SkinnyNext<Number> next_of(const DeviceOp& op, const Addresses& addresses, std::byte* partial) {
+  if (const auto* const gradient = std::get_if<ActivationGrad>(&op)) {
+    return {.relu = addresses.at<Number>(gradient->from)};
+  }
+  const auto& loss = std::get<PointwiseLoss>(op);
+  return {.loss = {loss, addresses},
+          .loss_of_relu = loss.activation == Activation::kRelu,
+          .total = {addresses.at(loss.loss), loss.count, loss.beta},
+          .partial = reinterpret_cast<double*>(partial)};
+}
+
+}  // namespace
+
+std::int64_t workspace_bytes_of(const SkinnyProduct& product, const ProductShape& shape) {
+  return bytes_of_sums(product, shape) +
+         tiles_of(shape) * static_cast<std::int64_t>(sizeof(double));
+}
+
+bool skinny_includes(const Gemm& op, const DeviceOp& next) {
+  if (const auto* const gradient = std::get_if<ActivationGrad>(&next)) {
+    return gradient->activation == Activation::kRelu && gradient->grad == op.c && !gradient->sums;
+  }
+  const auto* const loss = std::get_if<PointwiseLoss>(&next);
+  const bool has_count = tiles_of(shape_of(op)) < kLaunchCounts;
+  return loss != nullptr && loss->kind == LossKind::kMse && loss->output == op.c && has_count;
+}
+
 int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
-                  const Addresses& addresses, const LaunchMemory& memory,
-                  const KernelQueue& queue) {
+                  const Addresses& addresses, const LaunchMemory& memory, const KernelQueue& queue,
+                  const DeviceOp* next) {
   const ProductShape shape = shape_of(op);
   const dim3 grid(static_cast<unsigned>(tiles(shape.n, kSkinnyCols) * product.splits),
                   static_cast<unsigned>(tiles(shape.m, kSkinnyRows)));
   return with_number(shape.type, [&]<class Number>(Number) {
-    const SkinnyArrays<Number> arrays{
+    SkinnyArrays<Number> arrays{
         .x = addresses.at<Number>(op.a),
         .w = addresses.at<Number>(op.b),
         .bias = op.bias ? addresses.at<Number>(*op.bias) : nullptr,
@@ -85,6 +115,10 @@ int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,
         .depth_of_split = static_cast<int>(depth_of_split(shape, product.splits)),
         .beta = op.beta,
         .relu = shape.relu};
+    if (next != nullptr) {
+      arrays.next =
+          next_of<Number>(*next, addresses, memory.workspace + bytes_of_sums(product, shape));
+    }
     const auto start_on = [&](auto* kernel, std::size_t shared_bytes) -> cudaError_t {
       const cudaError_t status = allow_shared(kernel, shared_bytes);
       if (status != cudaSuccess) return status;

@@ -8,8 +8,8 @@
 // them: they round towards zero, so a long chain of theirs would not be as exact as fp32.
 #pragma once
 
+#include "kernels/cuda/reductions.cuh"
 #include "kernels/cuda/tile_products.cuh"
-#include "kernels/formulas.h"
 
 namespace barestep {
 
@@ -24,6 +24,26 @@ constexpr int kSkinnyRun = 32 / static_cast<int>(sizeof(Number));
 template <class Number>
 constexpr int kOfVector = kVectorBytes / static_cast<int>(sizeof(Number));
 
+/// What the launch of a product computes after it, of y.
+template <class Number>
+struct SkinnyNext {
+  const Number* relu = nullptr;  // y becomes the gradient of the ReLU that this is the result of
+  LossElement<LossFormula<LossKind::kMse>, Number> loss{};  // without a grad: none
+  bool loss_of_relu = false;  // the gradient is that of the ReLU before it too
+  LossTotal total{};
+  double* partial = nullptr;  // of each tile
+
+  [[nodiscard]] __device__ __forceinline__ static Number relu_grad(Number grad, Number at) {
+    return ActivationGradElement<ActivationFormula<Activation::kRelu>, Number>::of(grad, at);
+  }
+  /// Writes the gradient of number i of y; returns its term of the loss.
+  [[nodiscard]] __device__ __forceinline__ double of_loss(std::int64_t i, Number y) const {
+    const Number grad = loss.grad_of(y, loss.target[i]);
+    loss.grad[i] = loss_of_relu ? relu_grad(grad, y) : grad;
+    return loss.value_of(y, loss.target[i]);
+  }
+};
+
 /// x [m][k], y [m][n], W [n][k] or [k][n]; n and k are multiples of kOfVector, x and W aligned to
 /// kVectorBytes. y = activation(x W^T + bias + beta y); of 16 bits, beta is 0, and the sum with the
 /// bias is rounded.
@@ -34,11 +54,12 @@ struct SkinnyArrays {
   const Number* bias;  // [n], or null
   Number* y;
   float4* partial;     // kSkinnySums of each thread, split and tile
-  unsigned* finished;  // of each tile; 0 before and after
+  unsigned* finished;  // of each tile, and of all; 0 before and after
   int m, n, k;
   int splits, depth_of_split;  // a multiple of kSkinnyDepth
   float beta;
   bool relu;
+  SkinnyNext<Number> next{};
 };
 
 /// Rows are stored in runs of their depth, so that 8-byte loads have no bank conflicts; a gap
@@ -170,10 +191,13 @@ __device__ __forceinline__ void multiply_skinny(SkinnyShared<kByRows, Number>& s
   }
 }
 
-/// Adds the splits' sums of a tile and writes its part of y.
+/// Adds the splits' sums of a tile and writes its part of y. Returns the thread's part of the loss,
+/// if one follows.
 template <bool kByRows, class Number>
-__device__ __forceinline__ void finish_skinny(const SkinnyArrays<Number>& a, const float4* partial,
-                                              int first_row, int first_col) {
+__device__ __forceinline__ double finish_skinny(const SkinnyArrays<Number>& a,
+                                                const float4* partial, int first_row,
+                                                int first_col) {
+  double loss = 0;
   const int row = first_row + warp_of_block() / 4 * 32 + lane_of_warp() / 4;
   const int col = first_col + warp_of_block() % 4 * 32;
   const int q = lane_of_warp() % 4;
@@ -190,13 +214,17 @@ __device__ __forceinline__ void finish_skinny(const SkinnyArrays<Number>& a, con
       const int r = row + s / 4 * 16 + e / 2 * 8;
       const int c = col + (kByRows ? s % 4 * 8 + 2 * q + e % 2 : 4 * (2 * q + e % 2) + s % 4);
       if (r >= a.m || c >= a.n) continue;
-      Number* const to = a.y + std::int64_t{r} * a.n + c;
+      const std::int64_t i = std::int64_t{r} * a.n + c;
       float value = part_of(sum, e);
-      if constexpr (sizeof(Number) == sizeof(float)) value = accumulate(value, a.beta, *to);
+      if constexpr (sizeof(Number) == sizeof(float)) value = accumulate(value, a.beta, a.y[i]);
       if (a.bias != nullptr) value += float_of(a.bias[c]);
-      *to = rounded<Number>(a.relu ? relu(value) : value);
+      auto y = rounded<Number>(a.relu ? relu(value) : value);
+      if (a.next.relu != nullptr) y = a.next.relu_grad(y, a.next.relu[i]);
+      a.y[i] = y;
+      if (a.next.loss.grad != nullptr) loss += a.next.of_loss(i, y);
     }
   }
+  return loss;
 }
 
 /// Grid: the tiles of columns, times the splits; in y, the tiles of rows. Of shared memory, a
@@ -251,7 +279,12 @@ __global__ void __launch_bounds__(kBlockThreads, 2) skinny_product(SkinnyArrays<
   __syncthreads();
   if (!shared.is_last) return;
   __threadfence();  // after the count, so that the sums of the others are seen with it
-  finish_skinny<kByRows>(a, partial, row, col);
+  double loss = finish_skinny<kByRows>(a, partial, row, col);
+  if (a.next.loss.grad == nullptr) return;
+  const unsigned all = static_cast<unsigned>(tiles) * gridDim.y;
+  if (grid_sum(loss, {a.next.partial, a.finished + all}, static_cast<unsigned>(place), all)) {
+    a.next.total(loss);
+  }
 }
 
 }  // namespace barestep

@@ -15,6 +15,7 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __forceinline__ inline
+#define __grid_constant__
 // One section, so the harness can find all shared variables. A function with shared memory has
 // internal linkage, because g++ does not mix it with other functions' variables in a section.
 #define __shared__ __attribute__((section("host_cuda_shared"))) static

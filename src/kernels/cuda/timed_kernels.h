@@ -1,0 +1,70 @@
+// Which of our kernels compute what has two kinds of them: the usual ones, or others where both
+// were timed and those are faster.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+
+#include "core/product_choices.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda/stream.h"
+
+namespace barestep {
+
+/// The properties of an attention, or of its gradient, that determine the choice of its kernel: all
+/// but the number of sequences, so that each is computed alike wherever it is.
+struct AttentionKind {
+  std::int64_t heads = 1, length = 1, width = 1;
+  bool causal = false, gradient = false;
+  DType type = DType::kF32;
+
+  friend auto operator<=>(const AttentionKind&, const AttentionKind&) = default;
+};
+
+class TimedKernels {
+ public:
+  /// Keeps times beside those of `product`, and times if that does. All must outlive this.
+  TimedKernels(CudaContext& context, const KernelTarget& target, CudaProduct& product)
+      : context_(context), target_(target), product_(product) {}
+
+  /// ", attention on tensor cores, which is faster here", if so. What has the same bits is not
+  /// named.
+  [[nodiscard]] std::string text() const;
+
+  /// Chooses the kernels of an attention, on tensor cores or not, and of a fused update over many
+  /// rows, in tall tiles or not; leaves other ops. `cached` as for products.
+  void prepare(const DeviceOp& op, bool cached);
+  /// As Device::joins(): updates of small layers, or a product by our kernel and what it includes.
+  std::size_t joins(std::span<const DeviceOp* const> ops, bool cached);
+
+  /// Queues an op with the kernels chosen, or several as one launch, which the first of them
+  /// follows. `follows_kernel` as in KernelQueue. Not for products and copies alone. Returns the
+  /// CUDA error.
+  int launch(const DeviceOp& op, const Addresses& addresses, const CudaDeviceStream& stream,
+             bool* follows_kernel = nullptr) const;
+  int launch(std::span<const DeviceOp* const> ops, const Addresses& addresses,
+             const CudaDeviceStream& stream, bool* follows_kernel = nullptr) const;
+
+ private:
+  /// Whether the other kernels are faster: as kept, or as timed now if the ops take as many flops
+  /// as what is timed. Calls usual(addresses, stream) and other(addresses, stream).
+  template <class Usual, class Other>
+  bool prefers_other(const std::string& work, std::span<const DeviceOp* const> ops, bool cached,
+                     const Usual& usual, const Other& other);
+  template <class AttentionOp>
+  [[nodiscard]] bool is_on_tensor_cores(const AttentionOp* op) const;
+
+  CudaContext& context_;
+  const KernelTarget& target_;
+  CudaProduct& product_;
+  std::set<AttentionKind> on_tensor_cores_{};
+  std::set<ProductSize> in_tall_tiles_{};  // fused updates: rows, columns, and of the batch
+};
+
+}  // namespace barestep
