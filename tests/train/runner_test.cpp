@@ -130,7 +130,7 @@ TEST_P(RunnerTest, JoinsNeighborsThatWaitForNothingBetweenThem) {
   add(program, Lane::kCopy, Phase::kData, Copy{.to = late, .from = host});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = outs[0], .from = x});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = outs[1], .from = late});
-  add(program, Lane::kComm, Phase::kReduce, Copy{.to = other, .from = outs[0]});
+  add(program, Lane::kComm, Phase::kForward, Copy{.to = other, .from = outs[0]});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = outs[2], .from = other});
   const auto whole = std::exchange(device_, nullptr);
   auto joining = std::make_unique<Joining>(*whole);

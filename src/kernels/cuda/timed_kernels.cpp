@@ -162,7 +162,7 @@ void TimedKernels::prepare(const DeviceOp& op, bool cached) {
 }
 
 std::size_t TimedKernels::joins(std::span<const DeviceOp* const> ops, bool cached) {
-  std::size_t count = updates_of_one_launch(ops, target_);
+  std::size_t count = apart_.contains(ops.front()) ? 0 : updates_of_one_launch(ops, target_);
   std::string work;
   if (const auto* const gemm = std::get_if<Gemm>(ops.front())) {
     // The same splits in both ways, so the same bits.
@@ -190,9 +190,11 @@ std::size_t TimedKernels::joins(std::span<const DeviceOp* const> ops, bool cache
   const auto together = [&](const Addresses& addresses, const CudaDeviceStream& stream) {
     return launch(joined, addresses, stream);
   };
-  return prefers_other(work + " in one launch" + at_place(cached), joined, cached, apart, together)
-             ? count
-             : 1;
+  if (prefers_other(work + " in one launch" + at_place(cached), joined, cached, apart, together)) {
+    return count;
+  }
+  apart_.insert(joined.begin(), joined.end());  // fewer of them are not tried
+  return 1;
 }
 
 int TimedKernels::launch(const DeviceOp& op, const Addresses& addresses,

@@ -65,6 +65,7 @@ class TimedKernels {
   CudaProduct& product_;
   std::set<AttentionKind> on_tensor_cores_{};
   std::set<ProductSize> in_tall_tiles_{};  // fused updates: rows, columns, and of the batch
+  std::set<const DeviceOp*> apart_{};      // of launches of several that are not faster
 };
 
 }  // namespace barestep
