@@ -137,7 +137,7 @@ TEST_P(RunnerTest, JoinsNeighborsThatWaitForNothingBetweenThem) {
   const Joining& device = *joining;
   device_ = std::move(joining);
   start({&program});
-  EXPECT_THAT(device.offered, testing::ElementsAre(2));
+  EXPECT_THAT(device.offered, testing::ElementsAre(2, 3)) << "and the input";
   Counting input(host);
   for (std::int64_t step = 0; step < 6; ++step) {
     runner_->step(program, nullptr, input);
