@@ -9,6 +9,10 @@ PyTorch. Traces are cut to what an account reads. STEPS is how many steps are pr
 
     STEPS=12 python3 scripts/make_injected_traces.py tests/data/injected/pair rank_saves rank_between without_cause
 
+Steps of two ranks with a large all-reduce, of which nothing is hidden:
+
+    STEPS=12 python3 scripts/make_injected_traces.py tests/data/injected/transfers large_reduce
+
 Needs PyTorch on a CPU; what is there was written with 2.15 and 2.13.
 """
 
@@ -494,6 +498,21 @@ def tensor_parallel(path, rank):
                                      "4": ColwiseParallel(), "6": RowwiseParallel()})
     optimizer = torch.optim.SGD(model.parameters(), 0.01, foreach=False)
     return train(path, model, batches(), before=late(rank, "read_index"), optimizer=optimizer)
+
+
+@job("", part="exposed communication")
+def large_reduce(path, rank):  # noted is how long it takes from the later rank's entry
+    numbers, entered, left = torch.ones(4 << 20), [], []
+
+    def reduce():
+        entered.append(time.perf_counter())
+        dist.all_reduce(numbers)
+        left.append(time.perf_counter())
+    train(path, replicated(mlp()), batches(), after=reduce)
+    times = [None, None]
+    dist.all_gather_object(times, list(zip(entered, left))[WARM_UP:])
+    moved = [(a[1] + b[1]) / 2 - max(a[0], b[0]) for a, b in zip(*times)]
+    return 1e3 * sum(moved) / len(moved)
 
 
 def run_rank(rank, folder, names, port):

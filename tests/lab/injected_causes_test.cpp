@@ -120,10 +120,30 @@ TEST(InjectedCauses, LeaveAStepAsLongAsOneThatIsMeasuredWithoutThem) {
   for (const std::string name : {"rank_saves-2.15", "rank_between-2.15"}) {
     const TracedRun run = run_of(truth.at(name), folder);
     const RunAccount account = account_of(run);
-    const TracedFix fix = fixes_of(run, account).at(0);
-    EXPECT_EQ(fix.name, truth.at(name).at("cause"));
     const double measured_ms = wall_ms(account) - without_ms;
-    EXPECT_NEAR(1e3 * fix.gain_s.median, measured_ms, 0.15 * measured_ms) << name;
+    const std::vector<TracedFix> fixes = fixes_of(run, account);
+    const auto gain_ms = [&](const std::string& cause) {
+      const auto fix = std::ranges::find(fixes, cause, &TracedFix::name);
+      return fix == fixes.end() ? 0 : 1e3 * fix->gain_s.median;
+    };
+    EXPECT_NEAR(gain_ms(truth.at(name).at("cause")), measured_ms, 0.15 * measured_ms) << name;
+    // Rank 0 was not as fast beside the slow rank as without it.
+    EXPECT_NEAR(gain_ms("rank 1 slower than the others"), measured_ms, 0.25 * measured_ms) << name;
+  }
+}
+
+/// A large all-reduce that nothing hides, beside how long it took from the later rank's entry. The
+/// small one of the gradients is in the gain; what ranks then wait for each other is not.
+TEST(InjectedCauses, WouldGainHiddenTransfers) {
+  const std::filesystem::path folder = kInjected / "transfers";
+  const nlohmann::json truth = truth_of_injected(folder);
+  for (const auto& [name, each] : truth.items()) {
+    const TracedRun run = run_of(each, folder);
+    const std::vector<TracedFix> fixes = fixes_of(run, account_of(run));
+    const auto fix = std::ranges::find(fixes, "moving bytes", &TracedFix::name);
+    ASSERT_NE(fix, fixes.end()) << name;
+    const double ms = each.at("ms");
+    EXPECT_NEAR(1e3 * fix->gain_s.median, ms, 0.15 * ms) << name;
   }
 }
 

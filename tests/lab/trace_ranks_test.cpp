@@ -51,20 +51,20 @@ constexpr double kFirst = 1 << 20, kSecond = 28 << 20, kThird = 4000;
 constexpr double kFirst_s = 1e-3, kSecond_s = 3e-3, kThird_s = 0.2e-3;
 constexpr double kLaunch_s = 10e-6, kMemory = 1e11;
 
-std::string made_card() {
+std::string made_card(const char* kind = "cuda", int devices = 4) {
   const auto figure = [](const nlohmann::json& value) {
     return nlohmann::json{{"value", value}, {"source", "made up"}};
   };
   const nlohmann::json card = {
       {"name", "made-up"},
-      {"kind", "cuda"},
+      {"kind", kind},
       {"device",
        {{"flops_per_s", figure(1e12)},
         {"memory_bytes_per_s", figure(kMemory)},
         {"launch_s", figure(kLaunch_s)},
         {"host_s", figure(0)}}},
       {"node",
-       {{"devices", 4},
+       {{"devices", devices},
         {"latency_s", figure(0)},
         {"hop_s", figure(0)},
         {"all_reduce",
@@ -131,6 +131,21 @@ TEST_F(TraceRanks, SimulatesBucketsBesideBackwardAsAPlainLoopDoes) {
               4.0 / 9 * PlainStep(2e-3, 1.14).step_s + 5.0 / 9 * PlainStep(3e-3, 1.14).step_s,
               1e-9);
   EXPECT_THAT(answer.findings.timed.at(0).text, HasSubstr("DDP on 2 devices of made-up takes"));
+}
+
+/// On the CPU an exchange waits beside what computes, or takes turns with it.
+TEST_F(TraceRanks, SaysHowExchangesMayShareCores) {
+  const MachineCard card = load_card(file("cpu.json", made_card("cpu", 2)).string());
+  const TracedRun run = run_of(made_training().text());
+  const auto step = ranks_answer(run, card, 2).figures.at("step");
+  EXPECT_NEAR(step.at("low_s"), PlainStep(2e-3, 1).step_s, 1e-9) << "a core for each rank";
+  const PlainStep plain(2e-3, 1.14);
+  const double reduced_s = 1.14 * (kFirst_s + kSecond_s + kThird_s);
+  EXPECT_GT(step.at("high_s"), plain.step_s);
+  EXPECT_LT(step.at("high_s"), 11e-3 + reduced_s + 2e-3);
+  const ExplainAnswer crowded = ranks_answer(run, card, 4);
+  EXPECT_GT(crowded.figures.at("step").at("low_s"), 20e-3) << "two ranks a core";
+  EXPECT_THAT(crowded.findings.timed.at(2).text, HasSubstr("from exchanges that mostly wait to"));
 }
 
 /// On a device a gradient is ready when what was launched before it has been done.

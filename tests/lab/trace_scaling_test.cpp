@@ -138,6 +138,70 @@ TEST_F(TraceScaling, CallsWaitsInTurnsSerialization) {
             "rank 0 waits 100 us for others, most for rank 1");
 }
 
+/// Ranks 0 and 1 reduce, then ranks 1 and 2, for which rank 2 waits. On an ideal network it would
+/// not: rank 1 is late for nothing but the bytes of the first reduction.
+TEST_F(TraceScaling, ReplaysAnIdealNetwork) {
+  struct Reduced {
+    const char* group;
+    double enters, ends;
+  };
+  const auto rank = [](int number, const std::vector<Reduced>& reductions) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000);
+    double from = 0;
+    int id = 0;
+    for (const Reduced& each : reductions) {
+      nlohmann::json reduced = kAllReduced;
+      reduced["Process Group Name"] = each.group;
+      id += 2;
+      trace.work(id, id, 7, "gemm", from, each.enters)
+          .work(id + 1, id + 1, 20, kAllReduceKernel, each.enters, each.ends, reduced);
+      from = each.ends;
+    }
+    trace.work(1, id + 2, 7, "gemm", from, 1000);
+    return trace.text_of_job({{"rank", number}, {"world_size", 3}});
+  };
+  const ExplainAnswer answer = scaling_answer(
+      {one(64),
+       run_of("3", {rank(0, {{"a", 100, 300}}), rank(1, {{"a", 100, 300}, {"b", 400, 500}}),
+                    rank(2, {{"b", 200, 500}})})},
+      ScalingProblem::kStrong);
+  EXPECT_NEAR(factor_of(answer, 3, kLoadBalance), (800 + 700 + 700) / 3.0 / 800, 1e-9);
+  EXPECT_NEAR(factor_of(answer, 3, kSerialization), 1, 1e-9);
+  EXPECT_NEAR(factor_of(answer, 3, kTransfer), 0.8, 1e-9);
+}
+
+/// The second stage receives at 400 us what the first sent at 300, and sends it back.
+TEST_F(TraceScaling, ReplaysMessagesWithoutTransfers) {
+  const nlohmann::json message = {{"Input Dims", {{1000}}}, {"Input type", {"float"}}};
+  const auto stage = [&](int number) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000);
+    const auto post = [&](bool sends, double at, double ends) {
+      trace.on_host("cpu_op", sends ? "c10d::send" : "c10d::recv_", at, 2)
+          .event("user_annotation", sends ? "gloo:send" : "gloo:recv", 100, 1, at + 1,
+                 ends - at - 1, message);
+    };
+    if (number == 0) {
+      trace.on_host("cpu_op", "aten::linear", 0, 298);
+      post(true, 298, 400);
+      post(false, 300, 800);
+      trace.on_host("cpu_op", "aten::add", 800, 200);
+    } else {
+      post(false, 0, 400);
+      trace.on_host("cpu_op", "aten::linear", 400, 298);
+      post(true, 698, 800);
+      trace.on_host("cpu_op", "aten::add", 700, 300);
+    }
+    return trace.text_of_job({{"rank", number}, {"world_size", 2}});
+  };
+  const ExplainAnswer answer =
+      scaling_answer({one(64), run_of("2", {stage(0), stage(1)})}, ScalingProblem::kStrong);
+  // The second one receives at 299 and sends at 598: it ends at 599 + 300, and the first one at
+  // 798.
+  EXPECT_NEAR(factor_of(answer, 2, kTransfer), 0.899, 1e-9);
+}
+
 TEST_F(TraceScaling, TellsWeakFromStrongByShapesOrSaysWhatItAssumes) {
   const ExplainAnswer weak = scaling_answer({one(64), two(64)}, std::nullopt);
   EXPECT_EQ(figure(weak, 2, "work"), 2);

@@ -138,9 +138,8 @@ bool is_baseline(const std::filesystem::path& file) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) return false;
   std::string begin(100, ' ');
-  const int read = open_trace(file).read(begin);
-  return begin.substr(0, static_cast<std::size_t>(std::max(0, read))).find(kAccountFormat) !=
-         begin.npos;
+  open_trace(file).read(begin);
+  return begin.find(kAccountFormat) != begin.npos;
 }
 
 /// Whether a file is a trace, as far as its first bytes tell.
@@ -149,7 +148,9 @@ bool is_trace(const std::filesystem::path& file) {
   if (!name.ends_with(".json") && !name.ends_with(".json.gz")) return false;
   std::string begin(1 << 20, ' ');
   if (open_trace(file).read(begin) < 0) return true;  // refused when it is read
-  return begin.find("\"traceEvents\"") != begin.npos;
+  const auto first = begin.find_first_not_of(" \t\r\n");
+  const bool is_array = first != begin.npos && begin[first] == '[';
+  return begin.find(is_array ? "\"ph\"" : "\"traceEvents\"") != begin.npos;
 }
 
 /// "host_7.1790857026123.pt.trace.json.gz": the worker "host_7", and the moment. Other files are

@@ -44,6 +44,32 @@ Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, dou
   return longest;
 }
 
+namespace {
+
+/// How long the other ranks waited for one.
+std::int64_t waited_for(const RunAccount& account, std::size_t rank) {
+  std::int64_t ns = 0;
+  for (const auto& row : account.waited_ns) ns += row[rank];
+  return ns;
+}
+
+}  // namespace
+
+std::optional<LateRank> late_rank_of(const RunAccount& account) {
+  LateRank late;
+  for (std::size_t rank = 1; rank < account.waited_ns.size(); ++rank) {
+    if (waited_for(account, rank) > waited_for(account, late.rank)) late.rank = rank;
+  }
+  const RankSum own = rank_sum(account, late.rank), others = others_sum(account, late.rank);
+  const std::int64_t waited_ns = waited_for(account, late.rank);
+  const std::vector<std::int64_t>& row = account.waited_ns[late.rank];
+  const std::int64_t waits_ns = std::accumulate(row.begin(), row.end(), std::int64_t{0});
+  const bool is_long = waited_ns > 0 && 10 * waited_ns >= others.wall_ns;
+  if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(waits_ns)) return std::nullopt;
+  late.longer = excess_of(own, others, false, late.excess_s);
+  return late.excess_s > 0 ? std::optional(late) : std::nullopt;
+}
+
 std::string shown_name(const std::string& of) {
   constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
   std::string name = on_one_line(of.starts_with(kEngine) ? of.substr(kEngine.size()) : of);
@@ -58,9 +84,6 @@ namespace {
 
 constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
 constexpr std::size_t kRowsOnScreen = 3;
-// Exposed communication, in tables and in the picture.
-constexpr std::string_view kWaitingForRank = "waiting for the last rank";
-constexpr std::string_view kMovingBytes = "moving bytes";
 
 /// "what of a step": a column of the tables of accounts.
 struct AccountColumn {
@@ -228,8 +251,7 @@ std::map<std::string, std::int64_t> work_in(const TracedRun& run, const RunAccou
   } else if (part == Part::kExposedCommunication) {
     for (const BucketAccount& each : account.buckets) {
       if (each.name == "message" || each.works == 0) continue;
-      const std::string size = each.bytes == 0 ? "" : " of " + human_bytes(each.bytes);
-      all[each.name + size] += each.exposed_ns / static_cast<std::int64_t>(run.ranks.size());
+      all[each.text()] += each.exposed_ns / static_cast<std::int64_t>(run.ranks.size());
     }
   }
   return all;
@@ -460,37 +482,6 @@ LongestPart longest_part_of(const RankSum& sum) {
           sum.step_s(sum.part_ns[part])};
 }
 
-/// How long the other ranks waited for one.
-std::int64_t waited_for(const RunAccount& account, std::size_t rank) {
-  std::int64_t ns = 0;
-  for (const auto& row : account.waited_ns) ns += row[rank];
-  return ns;
-}
-
-/// A rank that is late step by step, and why.
-struct LateRank {
-  std::size_t rank = 0;
-  Part longer = Part::kIdle;  // what it does longer than the others
-  double excess_s = 0;
-};
-
-/// Nothing if the others wait for none during a tenth of their time, or if it waits for them half
-/// as long.
-std::optional<LateRank> late_rank_of(const RunAccount& account) {
-  LateRank late;
-  for (std::size_t rank = 1; rank < account.waited_ns.size(); ++rank) {
-    if (waited_for(account, rank) > waited_for(account, late.rank)) late.rank = rank;
-  }
-  const RankSum own = rank_sum(account, late.rank), others = others_sum(account, late.rank);
-  const std::int64_t waited_ns = waited_for(account, late.rank);
-  const std::vector<std::int64_t>& row = account.waited_ns[late.rank];
-  const std::int64_t waits_ns = std::accumulate(row.begin(), row.end(), std::int64_t{0});
-  const bool is_long = waited_ns > 0 && 10 * waited_ns >= others.wall_ns;
-  if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(waits_ns)) return std::nullopt;
-  late.longer = excess_of(own, others, false, late.excess_s);
-  return late.excess_s > 0 ? std::optional(late) : std::nullopt;
-}
-
 std::string share_text(std::int64_t ns, const RankSum& of) {
   return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(of.wall_ns));
 }
@@ -655,11 +646,16 @@ void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentence
   add(rank.file.far_apart, fmt::format("{} of {}, a day or more from all others, {} left out.",
                                        counted(rank.file.far_apart, "event"), name,
                                        rank.file.far_apart == 1 ? "is" : "are"));
-  add(rank.ends_with_optimizer ? 1 : 0,
-      fmt::format("No ProfilerStep in the trace of {}: a step ends with each step of an optimizer, "
-                  "so two optimizers make two steps of one, and what follows the last one is left "
-                  "out. Call step() of the profiler to mark them.",
-                  name));
+  add(rank.updates_of_step,
+      fmt::format("No ProfilerStep in the trace of {}: {}, and what follows the last one is left "
+                  "out. Call step() of the profiler to mark steps.",
+                  name,
+                  rank.updates_of_step > 1
+                      ? fmt::format("a step has {} updates of optimizers, since their work recurs "
+                                    "in such turns",
+                                    rank.updates_of_step)
+                      : "a step ends with each update of an optimizer, so two optimizers that do "
+                        "the same work make two steps of one"));
   add(rank.is_whole ? 1 : 0,
       fmt::format("No ProfilerStep and no optimizer in the trace of {}: all of it counts as a "
                   "step. Call step() of the profiler to mark steps.",
@@ -713,24 +709,17 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     if (!run.ranks[rank].file.is_ours) add_unnamed(run, account, rank, sentences);
   }
-  if (!on_host.empty()) {
-    sentences.push_back(fmt::format(
-        "No device in the trace of {}: the account is that of the thread that trains, and its time "
-        "between ops is the host's unless a collective ended in it.",
-        list_text(on_host)));
-  }
-  if (!no_launch.empty()) {
-    sentences.push_back(fmt::format(
-        "No correlated launches in the trace of {}: a late host cannot be told from an idle "
-        "device, and all computing counts as forward.",
-        list_text(no_launch)));
-  }
-  if (!no_waits.empty()) {
-    sentences.push_back(fmt::format(
-        "No waits between streams in the trace of {}: what ended last before a stream went on "
-        "counts as what held it.",
-        list_text(no_waits)));
-  }
+  const auto say = [&](const char* what, const std::vector<std::string>& ranks, const char* so) {
+    if (ranks.empty()) return;
+    sentences.push_back(fmt::format("No {} in the trace of {}: {}.", what, list_text(ranks), so));
+  };
+  say("device", on_host,
+      "the account is that of the thread that trains, and its time between ops is the host's "
+      "unless a collective ended in it");
+  say("correlated launches", no_launch,
+      "a late host cannot be told from an idle device, and all computing counts as forward");
+  say("waits between streams", no_waits,
+      "what ended last before a stream went on counts as what held it");
   const bool is_partial = std::ranges::any_of(run.exchanges, [&](const TracedExchange& each) {
     return !each.last_begin_ns && std::ranges::any_of(each.works, [&](const auto& work) {
       return work && run.works[*work].part == Part::kExposedCommunication;
@@ -765,10 +754,11 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
   std::vector<std::pair<std::size_t, std::size_t>> shown;  // rank, step
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     const std::vector<RankStep>& steps = run.ranks[rank].steps;
-    const auto step = std::ranges::find(steps, chosen.number, &RankStep::number);
-    if (step == steps.end()) continue;
-    shown.emplace_back(rank, step - steps.begin());
-    origin_ns = std::min(origin_ns.value_or(step->wall_begin_ns), step->wall_begin_ns);
+    const std::size_t step = run.ranks[rank].step_of(chosen.number);
+    if (step == steps.size()) continue;
+    shown.emplace_back(rank, step);
+    const std::int64_t begin_ns = steps[step].wall_begin_ns;
+    origin_ns = std::min(origin_ns.value_or(begin_ns), begin_ns);
   }
   const auto ms = [&](std::int64_t ns) { return 1e3 * ns_seconds(ns - *origin_ns); };
   std::map<std::pair<Part, bool>, PlotSeries> series;  // of communication, waiting and moving

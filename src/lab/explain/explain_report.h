@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,21 @@ RankSum others_sum(const RunAccount& account, std::size_t rank);
 
 /// What takes longer in one sum than in the other: exchanges, or anything else; and by how much.
 Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s);
+
+// Exposed communication, in tables and in the picture.
+inline constexpr std::string_view kWaitingForRank = "waiting for the last rank";
+inline constexpr std::string_view kMovingBytes = "moving bytes";
+
+/// A rank that is late step by step, and why.
+struct LateRank {
+  std::size_t rank = 0;
+  Part longer = Part::kIdle;  // what it does longer than the others
+  double excess_s = 0;
+};
+
+/// Nothing if the others wait for none during a tenth of their time, or if it waits for them half
+/// as long.
+std::optional<LateRank> late_rank_of(const RunAccount& account);
 
 /// What most of a part is, behind its name: ", most of it in `augment` (27.1 ms of 31.4 ms)".
 std::string cause_text(const TracedRun& run, const RunAccount& account, std::size_t rank,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/statistics.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -125,11 +126,11 @@ class TraceSpans final : public Spans {
     const HostState loading = state_at(rank_.loading, now_ns);
     const HostState blocked =
         rank_.on_host || loading.in != nullptr ? HostState{} : state_at(rank_.blocked, now_ns);
-    const HostState updating = rank_.on_host ? state_at(rank_.updating, now_ns) : HostState{};
+    const HostState updating = state_at(rank_.updating, now_ns);
     until_s = std::min({until_s, seconds(loading.until_ns), seconds(blocked.until_ns),
                         seconds(updating.until_ns)});
     if (loading.in != nullptr) return {now_s, until_s, Part::kDataWait};
-    if (updating.in != nullptr) return {now_s, until_s, Part::kOptimizer};
+    if (updating.in != nullptr && blocked.in == nullptr) return {now_s, until_s, Part::kOptimizer};
     if (!rank_.on_host && blocked.in == nullptr) return {now_s, until_s, Part::kHost};
     // The host waits for the device; without one, its thread that trains may wait for autograd's.
     const TracedMoments& moments = rank_.moments;
@@ -321,6 +322,10 @@ class RunSums {
 void visit_stretches(const TracedRun& run, std::size_t rank, std::size_t step,
                      const std::function<void(const CauseSpan&)>& visit) {
   visit_stretches(TraceSpans(run, rank, step), visit);
+}
+
+std::string BucketAccount::text() const {
+  return bytes == 0 ? name : name + " of " + human_bytes(bytes);
 }
 
 double BucketAccount::bus_bytes_per_s() const {

@@ -93,6 +93,8 @@ struct BucketAccount {
   std::int64_t exposed_ns = 0;
   std::int64_t waiting_ns = 0;
 
+  /// "all_reduce of 25.00 MiB".
+  [[nodiscard]] std::string text() const;
   /// Bytes per second on the bus, as nccl-tests counts them; 0 if unknown, as for messages, whose
   /// records begin when they are posted and end when someone has waited for them.
   [[nodiscard]] double bus_bytes_per_s() const;
@@ -114,8 +116,9 @@ struct RunAccount {
 
 RunAccount account_of(const TracedRun& run);
 
-/// Something that the host does, and what a step of the run would gain without it: the steps are
-/// replayed, in which a rank enters its exchanges as much earlier as it gained.
+/// Something that can be removed, and what a step of the run would gain without it: the steps are
+/// replayed, in which a rank enters its exchanges as much earlier as it gained. It is what the host
+/// does, that a rank is slower than the others, the bubble of a pipeline, or transfers.
 struct TracedFix {
   Part part = Part::kHost;
   std::string name{};
@@ -126,6 +129,9 @@ struct TracedFix {
 
 /// The longest first.
 std::vector<TracedFix> fixes_of(const TracedRun& run, const RunAccount& account);
+
+/// By rank, the seconds that all its steps would gain on a network that moves bytes in no time.
+std::vector<double> ideal_network_gains(const TracedRun& run, const RunAccount& account);
 
 /// How busy a device of a rank's trace was with what the host launched until the end of the last
 /// step. If the trace has no launches: with all its work.

@@ -156,8 +156,7 @@ StepPieces pieces_of(const TracedRun& run, const RunAccount& account) {
   WallSums walls(all);
   for (const TracedAccount& each : account.accounts) {
     const TracedRank& rank = run.ranks[each.rank];
-    const auto step = static_cast<std::size_t>(
-        std::ranges::find(rank.steps, each.number, &RankStep::number) - rank.steps.begin());
+    const std::size_t step = rank.step_of(each.number);
     for (const auto& [time, ns] : each.named_ns) {
       all.pieces[{time.part, innermost_name(rank, time)}].seconds += ns_seconds(ns);
     }

@@ -45,7 +45,8 @@ std::size_t utf8_bytes(std::string_view text) {
 }
 
 /// Makes JSON of what profilers write: NaN and infinity, control characters, backslashes and other
-/// encodings in strings. No name or argument decides anything in an account.
+/// encodings in strings, a comma behind the last element, and an array of events without its end.
+/// No name or argument decides anything in an account.
 class JsonMender {
  public:
   static constexpr std::size_t kLongest = 12;  // "\\ud83d\\ude00"
@@ -55,15 +56,39 @@ class JsonMender {
   std::size_t mend(std::span<char> text, bool last) {
     std::size_t at = 0;
     while (at < text.size() && (last || text.size() - at >= kLongest)) {
-      at += in_string_ ? mend_string(text.subspan(at)) : mend_value(text.subspan(at));
+      const std::span<char> rest = text.subspan(at);
+      const std::size_t done = in_string_            ? mend_string(rest)
+                               : rest.front() == ',' ? mend_comma(rest, last)
+                                                     : mend_value(rest);
+      if (done == 0) break;
+      at += done;
     }
     return std::min(at, text.size());
   }
 
+  /// Whether all that lacks at the end of the text is that of an array of whole events.
+  [[nodiscard]] bool lacks_bracket() const { return is_array_ && depth_ == 1 && !in_string_; }
+
  private:
+  /// Returns 0 if it is not there yet what follows.
+  std::size_t mend_comma(std::span<char> text, bool last) const {
+    const std::string_view rest(text.data(), text.size());
+    const std::size_t next = rest.find_first_not_of(" \t\r\n", 1);
+    if (next == rest.npos && !last) return 0;
+    const bool is_behind_last =
+        next == rest.npos ? lacks_bracket() : rest[next] == ']' || rest[next] == '}';
+    if (is_behind_last) text.front() = ' ';
+    return 1;
+  }
+
   std::size_t mend_value(std::span<char> text) {
     const std::string_view rest(text.data(), text.size());
-    in_string_ = rest.front() == '"';
+    const char first = rest.front();
+    in_string_ = first == '"';
+    if (first == '[' || first == '{') {
+      if (depth_++ == 0) is_array_ = first == '[';
+    }
+    if (first == ']' || first == '}') --depth_;
     if (std::string_view("nNiI-").find(rest.front()) == std::string_view::npos) return 1;
     const auto is_equal = [](char each, char lower) {
       return std::tolower(static_cast<unsigned char>(each)) == lower;
@@ -104,7 +129,8 @@ class JsonMender {
     return is_known ? 2 : 1;
   }
 
-  bool in_string_ = false;
+  bool in_string_ = false, is_array_ = false;  // what is not in anything else
+  std::int64_t depth_ = 0;                     // of arrays and objects
 };
 
 /// The text of a trace, mended while it is read.
@@ -132,7 +158,12 @@ class TraceText : public std::streambuf {
       end_ = left + static_cast<std::size_t>(read);
       mended_ = mender_.mend(std::span(piece_).first(end_), read == 0);
     } while (mended_ == 0 && read > 0);
-    const auto count = static_cast<std::ptrdiff_t>(mended_);
+    auto count = static_cast<std::ptrdiff_t>(mended_);
+    if (count == 0 && mender_.lacks_bracket()) {
+      piece_.front() = ']';
+      mender_.mend(std::span(piece_).first(1), true);
+      count = 1;
+    }
     bytes_ += count;
     event_bytes_ += count;
     if (bytes_ > kMaxUnpackedBytes) refuse_trace(source_.path, "holds more than 4 GiB", remedy_);
@@ -583,7 +614,7 @@ void refuse_trace(const std::filesystem::path& path, std::string why, const char
 EventJson read_trace_json(const TraceSource& source, const char* remedy,
                           const std::function<void(EventJson&)>& on_event) {
   TraceText text(source, remedy);
-  constexpr int kEventDepth = 2;  // in an array in an object
+  int event_depth = 2;  // in an array in an object; in Chrome's array form, 1
   bool in_events = false;
   using Kind = EventJson::parse_event_t;
   const auto on_value = [&](int depth, Kind kind, EventJson& value) {
@@ -593,8 +624,12 @@ EventJson read_trace_json(const TraceSource& source, const char* remedy,
                    fmt::format("is nested deeper than {} arrays and objects", kMaxJsonDepth),
                    remedy);
     }
+    if (kind == Kind::array_start && depth == 0) {
+      event_depth = 1;
+      in_events = true;
+    }
     if (kind == Kind::key && depth == 1) in_events = value == "traceEvents";
-    if (!in_events || depth != kEventDepth || begins || kind == Kind::key) return true;
+    if (!in_events || depth != event_depth || begins || kind == Kind::key) return true;
     on_event(value);
     text.begin_event();
     return false;
@@ -607,6 +642,7 @@ EventJson read_trace_json(const TraceSource& source, const char* remedy,
                  fmt::format("is damaged or cut: it is not complete JSON by byte {}", text.taken()),
                  remedy);
   }
+  if (rest.is_array()) return EventJson::object({{"traceEvents", std::move(rest)}});
   return rest;
 }
 

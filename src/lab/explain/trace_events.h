@@ -34,9 +34,9 @@ struct TraceSource {
 /// A file, plain or gzipped. Throws Error(kNoInput) if it cannot be read.
 TraceSource open_trace(const std::filesystem::path& path);
 
-/// Calls `on_event` for each event of a trace, and returns the rest of it. Never holds more than
-/// one of the events in memory. Throws Error(kBadData) if it is corrupt, is not JSON, or holds more
-/// than is sensible.
+/// Calls `on_event` for each event of a trace, and returns the rest of it, an object; an array is
+/// that of the events. Never holds more than one of them in memory. Throws Error(kBadData) if it is
+/// corrupt, is not JSON, or holds more than is sensible.
 EventJson read_trace_json(const TraceSource& source, const char* remedy,
                           const std::function<void(EventJson&)>& on_event);
 

@@ -1,58 +1,93 @@
 // What a step would gain without a cause: the stretches of its account, replayed.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
+#include <span>
 #include <unordered_map>
 
 #include "core/statistics.h"
-#include "lab/explain/trace_account.h"
+#include "lab/explain/explain_report.h"
 
 namespace barestep {
 namespace {
 
-constexpr std::size_t kMostFixes = 6;
+constexpr std::size_t kMostNames = 6, kMostCauses = kMostNames + 3;
 
-/// What each of some causes covered of a stretch, in nanoseconds.
-using CoveredNs = std::array<std::int64_t, kMostFixes>;
+/// What is taken out of the steps.
+struct RemovableCause {
+  enum class Kind {
+    kName,       // what the host does
+    kLateRank,   // what a rank does longer than the others
+    kBubble,     // a stage waits for others, but for the slowest one
+    kTransfers,  // bytes move
+  };
+  Kind kind = Kind::kName;
+  Part part = Part::kHost;
+  std::string name{};
+  std::size_t rank = 0;  // that is late
+  double share = 0;      // of its time in the part
+};
+
+/// By cause, in nanoseconds.
+using CauseTimes = std::array<std::int64_t, kMostCauses>;
 
 /// A stretch of a rank's step that would be shorter without a cause, or without another rank's.
 struct FixableStretch {
   std::size_t rank = 0;
-  std::int64_t step = 0;
   HostStretch times{};
   const TracedExchange* exchange = nullptr;  // that held it, if all ranks' entries are known
-  Part part = Part::kHost;
-  bool has_names = false;
-  CoveredNs covered_ns{};
+  bool is_late_host = false;
+  CauseTimes seen_ns{}, unseen_ns{};  // of its time; beside work
 };
 
 /// The names that cover most of the host's time, if each covers a hundredth of a step or more.
-std::vector<TracedFix> named_causes(const TracedRun& run, const RunAccount& account) {
+std::vector<RemovableCause> named_causes(const TracedRun& run, const RunAccount& account,
+                                         std::int64_t least_ns) {
   std::map<std::pair<Part, std::string>, std::int64_t> sums;
-  std::int64_t wall_ns = 0;
   for (const TracedAccount& each : account.accounts) {
-    wall_ns += each.wall_ns;
     const TracedRank& rank = run.ranks[each.rank];
     for (const auto& [time, ns] : each.named_ns) {
       if (rank.names.path(time.path).empty()) continue;
       sums[{time.part, innermost_name(rank, time)}] += ns;
     }
   }
-  std::vector<std::pair<std::int64_t, TracedFix>> longest;
+  std::vector<std::pair<std::int64_t, RemovableCause>> longest;
   for (const auto& [key, ns] : sums) {
     const auto& [part, name] = key;
     const bool is_known = std::ranges::find(longest, name, [](const auto& each) {
                             return each.second.name;
                           }) != longest.end();
-    if (100 * ns >= wall_ns && !is_known) longest.push_back({ns, {part, name}});
+    if (ns >= least_ns && !is_known) longest.push_back({ns, {.part = part, .name = name}});
   }
   std::ranges::stable_sort(longest, std::greater(), [](const auto& each) { return each.first; });
-  std::vector<TracedFix> causes;
-  for (auto& [ns, fix] : longest) {
-    if (causes.size() < kMostFixes) causes.push_back(std::move(fix));
+  std::vector<RemovableCause> causes;
+  for (auto& [ns, cause] : longest) {
+    if (causes.size() < kMostNames) causes.push_back(std::move(cause));
+  }
+  return causes;
+}
+
+std::vector<RemovableCause> causes_of(const TracedRun& run, const RunAccount& account) {
+  using enum RemovableCause::Kind;
+  const RankSum all = rank_sum(account);
+  const std::int64_t least_ns = std::max<std::int64_t>(1, all.wall_ns / 100);
+  std::vector<RemovableCause> causes = named_causes(run, account, least_ns);
+  if (const std::optional<LateRank> late = late_rank_of(account)) {
+    const RankSum own = rank_sum(account, late->rank);
+    causes.push_back({kLateRank, late->longer,
+                      fmt::format("rank {} slower than the others", run.ranks[late->rank].rank),
+                      late->rank, late->excess_s / own.step_s(own.part_ns[late->longer])});
+  }
+  if (all.part_ns[Part::kOtherStages] >= least_ns) {
+    causes.push_back({kBubble, Part::kOtherStages, "the bubble of the pipeline"});
+  }
+  if (all.part_ns[Part::kExposedCommunication] - all.waiting_ns >= least_ns) {
+    causes.push_back({kTransfers, Part::kExposedCommunication, std::string(kMovingBytes)});
   }
   return causes;
 }
@@ -60,32 +95,38 @@ std::vector<TracedFix> named_causes(const TracedRun& run, const RunAccount& acco
 /// Repeats the steps without each cause, one step after the other.
 class Replay {
  public:
-  Replay(const TracedRun& run, const RunAccount& account, const std::vector<TracedFix>& causes)
-      : run_(run) {
-    for (std::size_t i = 0; i < 2 * causes.size(); ++i) {
+  Replay(const TracedRun& run, const RunAccount& account, std::vector<RemovableCause> causes)
+      : run_(run), causes_(std::move(causes)) {
+    for (std::size_t i = 0; i < 2 * causes_.size(); ++i) {
       replayed_.push_back({.gained = std::vector<std::vector<Gained>>(run.ranks.size()),
-                           .unseen_ns = std::vector<std::int64_t>(run.ranks.size(), 0)});
+                           .unseen_ns = std::vector<std::int64_t>(run.ranks.size(), 0),
+                           .rank_s = std::vector<double>(run.ranks.size(), 0)});
     }
     for (auto first = account.accounts.begin(); first != account.accounts.end();) {
       const auto end = std::find_if(first, account.accounts.end(), [&](const TracedAccount& each) {
         return each.number != first->number;
       });
       stretches_.clear();
-      std::for_each(first, end, [&](const TracedAccount& each) { add(each, causes); });
+      std::for_each(first, end, [&](const TracedAccount& each) { add(each); });
       std::ranges::stable_sort(stretches_, {}, [](const FixableStretch& each) {
         return std::pair(each.times.end_ns, each.times.begin_ns);
       });
       for (std::size_t i = 0; i < replayed_.size(); ++i) {
-        replay(replayed_[i], i / 2, i % 2 == 1, static_cast<double>(end - first));
+        replay(replayed_[i], i / 2, i % 2 == 1, std::span(first, end));
       }
       first = end;
     }
   }
 
-  /// By step, the seconds that it gains in the mean of its ranks. `at_most`: also what the cause
-  /// delayed unseen, beside work of the device, and on the CPU the work that it did itself.
+  /// By step, the seconds that it gains in the mean of its ranks; of a bubble, what all gain.
+  /// `at_most`: also what the cause delayed unseen, beside work of the device, and on the CPU the
+  /// work that it did itself.
   [[nodiscard]] const std::vector<double>& gains(std::size_t cause, bool at_most) const {
     return replayed_[2 * cause + (at_most ? 1 : 0)].gains_s;
+  }
+  /// By rank, over all steps.
+  [[nodiscard]] const std::vector<double>& rank_gains(std::size_t cause) const {
+    return replayed_[2 * cause].rank_s;
   }
 
  private:
@@ -97,77 +138,88 @@ class Replay {
   struct Replayed {
     std::vector<std::vector<Gained>> gained{};  // by rank, ascending
     std::vector<std::int64_t> unseen_ns{};      // by rank
+    std::vector<double> rank_s{};               // by rank, over all steps
     std::vector<double> gains_s{};              // by step
   };
 
-  void replay(Replayed& of, std::size_t cause, bool at_most, double ranks) const {
+  void replay(Replayed& of, std::size_t number, bool at_most,
+              std::span<const TracedAccount> accounts) const {
     for (std::vector<Gained>& each : of.gained) {  // of earlier steps, only the last counts
       const std::int64_t ns = each.empty() ? 0 : each.back().ns;
       each = {{std::numeric_limits<std::int64_t>::min(), ns}};
     }
-    of.gains_s.push_back(0);
     for (const FixableStretch& each : stretches_) {
       std::vector<Gained>& gained = of.gained[each.rank];
       const std::int64_t before_ns = gained.back().ns;
-      std::int64_t after_ns = before_ns;
-      const std::int64_t covered_ns = each.covered_ns[cause];
-      std::int64_t& unseen_ns = of.unseen_ns[each.rank];
-      const bool on_host = run_.ranks[each.rank].on_host;
-      if (each.has_names || (at_most && on_host && each.exchange == nullptr)) {
-        const bool is_late = at_most && each.part == Part::kHost;
-        const std::int64_t rest_ns =
-            is_late ? std::min(unseen_ns, each.times.ns() - covered_ns) : 0;
-        unseen_ns -= rest_ns;
-        after_ns += covered_ns + rest_ns;
-      } else {
-        if (at_most && !on_host) unseen_ns += covered_ns;
-        if (each.exchange != nullptr) after_ns = after_exchange(each, of.gained, before_ns);
+      std::int64_t lost_ns = each.seen_ns.at(number);
+      if (at_most) lost_ns += unseen_ns(each, number, of.unseen_ns[each.rank]);
+      std::int64_t after_ns = before_ns + lost_ns;
+      if (lost_ns == 0 && each.exchange != nullptr) {
+        after_ns = after_exchange(each, of.gained, number);
       }
-      of.gains_s.back() += ns_seconds(after_ns - before_ns) / ranks;
       if (after_ns != before_ns) gained.push_back({each.times.end_ns, after_ns});
     }
+    double sum_s = 0, least_s = std::numeric_limits<double>::infinity();
+    for (const TracedAccount& each : accounts) {
+      const std::vector<Gained>& gained = of.gained[each.rank];
+      const double gain_s = ns_seconds(gained.back().ns - gained.front().ns);
+      of.rank_s[each.rank] += gain_s;
+      sum_s += gain_s;
+      least_s = std::min(least_s, gain_s);
+    }
+    const bool is_of_all = causes_[number].kind == RemovableCause::Kind::kBubble;
+    of.gains_s.push_back(is_of_all ? least_s : sum_s / static_cast<double>(accounts.size()));
+  }
+
+  /// What a stretch loses of what the cause did beside work: on the CPU at once, on a device where
+  /// its host is late afterwards.
+  [[nodiscard]] std::int64_t unseen_ns(const FixableStretch& each, std::size_t number,
+                                       std::int64_t& kept_ns) const {
+    const std::int64_t ns = each.unseen_ns.at(number);
+    if (run_.ranks[each.rank].on_host) return each.exchange == nullptr ? ns : 0;
+    kept_ns += ns;
+    if (!each.is_late_host) return 0;
+    const std::int64_t lost_ns = std::min(kept_ns, each.times.ns() - each.seen_ns.at(number));
+    kept_ns -= lost_ns;
+    return lost_ns;
   }
 
   static std::int64_t gained_at(const std::vector<Gained>& gained, std::int64_t at_ns) {
     return std::prev(std::ranges::upper_bound(gained, at_ns, {}, &Gained::from_ns))->ns;
   }
 
-  /// It ends as long after the last rank's entry as it did, but not before it begins.
+  /// It ends as long after the last rank's entry as it did, without transfers at once, but not
+  /// before it begins.
   [[nodiscard]] std::int64_t after_exchange(const FixableStretch& each,
                                             const std::vector<std::vector<Gained>>& gained,
-                                            std::int64_t before_ns) const {
+                                            std::size_t number) const {
     std::int64_t last_ns = std::numeric_limits<std::int64_t>::min();
     for (const std::optional<std::size_t>& i : each.exchange->works) {
       if (!i) continue;
       const TracedWork& work = run_.works[*i];
       last_ns = std::max(last_ns, work.begin_ns - gained_at(gained[work.rank], work.begin_ns));
     }
-    const std::int64_t moved_ns = each.times.end_ns - *each.exchange->last_begin_ns;
-    return each.times.end_ns - std::max(each.times.begin_ns - before_ns, last_ns + moved_ns);
+    std::int64_t moved_ns = each.times.end_ns - *each.exchange->last_begin_ns;
+    if (causes_[number].kind == RemovableCause::Kind::kTransfers) {
+      moved_ns = std::min<std::int64_t>(moved_ns, 0);
+    }
+    const std::int64_t begin_ns = each.times.begin_ns - gained[each.rank].back().ns;
+    return each.times.end_ns - std::max(begin_ns, last_ns + moved_ns);
   }
 
-  void add(const TracedAccount& account, const std::vector<TracedFix>& causes) {
+  void add(const TracedAccount& account) {
     const TracedRank& rank = run_.ranks[account.rank];
-    const auto step = static_cast<std::size_t>(
-        std::ranges::find(rank.steps, account.number, &RankStep::number) - rank.steps.begin());
-    std::unordered_map<std::size_t, std::vector<std::size_t>> causes_of;  // of a path
+    const std::size_t step = rank.step_of(account.number);
+    std::unordered_map<std::size_t, std::vector<std::size_t>> named;  // causes, by path
     visit_stretches(run_, account.rank, step, [&](const CauseSpan& stretch) {
-      FixableStretch found{.rank = account.rank,
-                           .step = account.number,
-                           .times = times_of(rank.steps[step], stretch),
-                           .part = stretch.part,
-                           .has_names = has_names(stretch)};
-      bool is_covered = false;
+      FixableStretch found{.rank = account.rank, .times = times_of(rank.steps[step], stretch)};
+      found.is_late_host =
+          has_names(stretch) && (stretch.part == Part::kHost || stretch.part == Part::kOptimizer);
+      CauseTimes& named_ns = has_names(stretch) ? found.seen_ns : found.unseen_ns;
       rank.names.visit(found.times, [&](std::size_t path, const HostStretch& piece) {
-        const auto [at, is_new] = causes_of.try_emplace(path);
-        for (std::size_t i = 0; is_new && i < causes.size(); ++i) {
-          const bool has = std::ranges::any_of(rank.names.path(path), [&](std::size_t name) {
-            return rank.names.name(name) == causes[i].name;
-          });
-          if (has) at->second.push_back(i);
-        }
-        for (const std::size_t i : at->second) found.covered_ns.at(i) += piece.ns();
-        is_covered |= !at->second.empty();
+        const auto [at, is_new] = named.try_emplace(path);
+        if (is_new) at->second = causes_named(rank, path);
+        for (const std::size_t i : at->second) named_ns.at(i) += piece.ns();
       });
       if (stretch.held_by && is_exchange(stretch.part)) {
         const auto exchange = run_.exchange_of.find(stretch.held_by->run);
@@ -175,11 +227,40 @@ class Replay {
             exchange != run_.exchange_of.end() && run_.exchanges[exchange->second].last_begin_ns;
         if (is_told) found.exchange = &run_.exchanges[exchange->second];
       }
-      if (is_covered || found.has_names || found.exchange != nullptr) stretches_.push_back(found);
+      add_part(stretch.part, found);
+      const bool is_fixed = found.seen_ns != CauseTimes{} || found.unseen_ns != CauseTimes{};
+      if (is_fixed || found.is_late_host || found.exchange != nullptr) stretches_.push_back(found);
     });
   }
 
+  [[nodiscard]] std::vector<std::size_t> causes_named(const TracedRank& rank,
+                                                      std::size_t path) const {
+    std::vector<std::size_t> all;
+    for (std::size_t i = 0; i < causes_.size(); ++i) {
+      const bool has = std::ranges::any_of(rank.names.path(path), [&](std::size_t name) {
+        return rank.names.name(name) == causes_[i].name;
+      });
+      if (has && causes_[i].kind == RemovableCause::Kind::kName) all.push_back(i);
+    }
+    return all;
+  }
+
+  /// What a stretch loses by its part.
+  void add_part(Part part, FixableStretch& found) const {
+    using enum RemovableCause::Kind;
+    for (std::size_t i = 0; i < causes_.size(); ++i) {
+      const RemovableCause& cause = causes_[i];
+      if (cause.kind == kName || cause.part != part) continue;
+      if (cause.kind == kLateRank && cause.rank == found.rank) {
+        found.seen_ns.at(i) = std::llround(cause.share * static_cast<double>(found.times.ns()));
+      }
+      const bool is_whole = cause.kind == kBubble || (cause.kind == kTransfers && !found.exchange);
+      if (is_whole) found.seen_ns.at(i) = found.times.ns();
+    }
+  }
+
   const TracedRun& run_;
+  std::vector<RemovableCause> causes_;
   std::vector<FixableStretch> stretches_;  // of a step, by end
   std::vector<Replayed> replayed_;         // two of each cause
 };
@@ -187,19 +268,27 @@ class Replay {
 }  // namespace
 
 std::vector<TracedFix> fixes_of(const TracedRun& run, const RunAccount& account) {
-  std::vector<TracedFix> fixes = named_causes(run, account);
-  if (fixes.empty()) return fixes;
-  const Replay replay(run, account, fixes);
-  for (std::size_t i = 0; i < fixes.size(); ++i) {
+  const std::vector<RemovableCause> causes = causes_of(run, account);
+  if (causes.empty()) return {};
+  const Replay replay(run, account, causes);
+  std::vector<TracedFix> fixes;
+  for (std::size_t i = 0; i < causes.size(); ++i) {
     const std::vector<double>& seen_s = replay.gains(i, false);
     const Statistics seen = statistics_of(seen_s), most = statistics_of(replay.gains(i, true));
     const double errors = 2 / std::sqrt(static_cast<double>(seen_s.size()));
-    fixes[i].gain_s = {seen.mean, std::max(0.0, seen.mean - errors * seen.stddev),
-                       most.mean + errors * most.stddev};
+    fixes.push_back({causes[i].part,
+                     causes[i].name,
+                     {seen.mean, std::max(0.0, seen.mean - errors * seen.stddev),
+                      most.mean + errors * most.stddev}});
   }
   std::ranges::stable_sort(fixes, std::greater(),
                            [](const TracedFix& each) { return each.gain_s.median; });
   return fixes;
+}
+
+std::vector<double> ideal_network_gains(const TracedRun& run, const RunAccount& account) {
+  return Replay(run, account, {{RemovableCause::Kind::kTransfers, Part::kExposedCommunication, ""}})
+      .rank_gains(0);
 }
 
 }  // namespace barestep

@@ -79,15 +79,9 @@ class ScopeReader {
   /// Whether it is a step, or goes on beyond the begin of one.
   [[nodiscard]] bool is_step(const TraceEvent& event) const {
     const std::string_view name = file_.names[event.name];
-    const bool updates = name.starts_with("Optimizer.step#") || has_in(updates_ns_, event);
-    return name.starts_with("ProfilerStep#") || has_in(steps_ns_, event) ||
-           (updates && has_in(backward_ns_, event));
-  }
-
-  /// Whether one of these moments, which are in order, is within it.
-  static bool has_in(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event) {
-    const auto after = std::ranges::upper_bound(moments_ns, event.begin_ns);
-    return after != moments_ns.end() && *after < event.end_ns;
+    const bool updates = name.starts_with("Optimizer.step#") || has_within(updates_ns_, event);
+    return name.starts_with("ProfilerStep#") || has_within(steps_ns_, event) ||
+           (updates && has_within(backward_ns_, event));
   }
 
   void add(const TraceEvent& event, const std::string& name) {
@@ -112,6 +106,11 @@ bool is_wrapper(std::string_view op) {
   return op.starts_with("autograd::engine::") ||
          (op.find("::") == std::string_view::npos && !op.starts_with("CompiledFunction") &&
           !op.starts_with("Torch-Compiled Region"));
+}
+
+bool has_within(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event) {
+  const auto after = std::ranges::upper_bound(moments_ns, event.begin_ns);
+  return after != moments_ns.end() && *after < event.end_ns;
 }
 
 TracedNames::TracedNames(const TraceFile& file, const std::set<TraceIndex>& rows, bool on_device) {

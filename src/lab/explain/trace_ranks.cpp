@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -139,16 +140,20 @@ class DdpStep {
     order(program_);
   }
 
-  /// Exchanges and copies take `factor` times as long as the card says.
-  [[nodiscard]] StepForecast on(const MachineCard& card, const Run& run, double factor) const {
+  /// Exchanges and copies take `factor` times as long as the card says. On the CPU, exchanges take
+  /// cores from what computes (`compete`), or mostly wait.
+  [[nodiscard]] StepForecast on(const MachineCard& card, const Run& run, double factor,
+                                bool compete) const {
     const NodeSetting setting = setting_of(run, card);
-    const Sharing sharing = sharing_of(run, card, 1);
+    Sharing sharing = sharing_of(run, card, 1);
+    const double cores = std::min(1.0, sharing.at_once);  // of a rank
+    if (!compete) sharing.at_once = std::numeric_limits<double>::infinity();
     const auto seconds = [&](const Node& node) {
       const double own_s = seconds_[static_cast<std::size_t>(&node - program_.nodes().data())];
-      if (own_s >= 0) return own_s;
+      const double all_s = own_s >= 0 ? own_s : factor * node_s(program_, node, card, setting);
       // Exchanges of more ranks than cores were measured as such.
-      const double share = node.lane == Lane::kComm ? std::min(1.0, sharing.at_once) : 1;
-      return factor * share * node_s(program_, node, card, setting);
+      if (node.lane == Lane::kComm) return compete ? all_s * cores : all_s;
+      return compete ? all_s : all_s / cores;
     };
     const SimulatedStep step = simulate(program_, seconds, sharing);
     StepForecast forecast{.alone_s = alone_s_,
@@ -180,9 +185,12 @@ class DdpStep {
 };
 
 std::vector<StepForecast> forecasts_of(const std::vector<MeasuredStep>& steps,
-                                       const MachineCard& card, const Run& run, double factor) {
+                                       const MachineCard& card, const Run& run, double factor,
+                                       bool compete) {
   std::vector<StepForecast> all;
-  for (const MeasuredStep& step : steps) all.push_back(DdpStep(step).on(card, run, factor));
+  for (const MeasuredStep& step : steps) {
+    all.push_back(DdpStep(step).on(card, run, factor, compete));
+  }
   std::ranges::sort(all, {}, &StepForecast::step_s);
   return all;
 }
@@ -239,8 +247,8 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
   const std::vector<MeasuredStep> measured = measured_steps(run);
   const std::int64_t micro_batches = measured.back().micro_batches;
   const double error = card.loads.empty() ? kDataSheetError : kMeasuredError;
-  const std::vector<StepForecast> steps = forecasts_of(measured, card, workload, 1),
-                                  slow = forecasts_of(measured, card, workload, 1 + error);
+  const std::vector<StepForecast> steps = forecasts_of(measured, card, workload, 1, false),
+                                  slow = forecasts_of(measured, card, workload, 1 + error, true);
   const double alone_s = median_of(steps, &StepForecast::alone_s),
                low_s = median_of(steps, &StepForecast::step_s),
                high_s = std::max(low_s, mean_slowest(slow, ranks));
@@ -263,8 +271,9 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
       fmt::format(
           "The interval goes from all ranks at their median step to the slowest of {} draws "
           "from the trace's {}, with exchanges {} longer than the card's, as far as such "
-          "were off.",
-          ranks, counted(std::ssize(steps), "step"), percent_text(error))};
+          "were off{}.",
+          ranks, counted(std::ssize(steps), "step"), percent_text(error),
+          card.on_gpu ? "" : ", and from exchanges that mostly wait to such that need a core")};
   if (micro_batches > 1) {
     answer.findings.untimed.emplace_back(
         fmt::format("A step has {}; the gradients of the last one are reduced, as with no_sync().",

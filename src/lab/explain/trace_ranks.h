@@ -8,7 +8,7 @@
 //
 // The interval goes from all ranks at the median of these steps to the mean slowest of as many
 // draws from them as ranks, with copies and all-reduces as much longer as cards were found to be
-// wrong.
+// wrong. On the CPU a rank that exchanges leaves its core to what computes, or takes turns with it.
 #pragma once
 
 #include "lab/explain/explain_report.h"

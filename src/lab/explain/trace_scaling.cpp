@@ -63,8 +63,7 @@ std::string moving_text(const RunAccount& account) {
   const auto most = std::ranges::max_element(account.buckets, {}, moving_ns);
   std::string text = "moving bytes, " + time_text(exposed_moving_s(rank_sum(account)));
   if (most == account.buckets.end()) return text;
-  return text + fmt::format(", most in {}{}: {}", most->name,
-                            most->bytes == 0 ? "" : " of " + human_bytes(most->bytes),
+  return text + fmt::format(", most in {}: {}", most->text(),
                             time_text(ns_seconds(moving_ns(*most)) /
                                       static_cast<double>(account.accounts.size())));
 }
@@ -256,6 +255,7 @@ ScalingRun scaling_run_of(std::filesystem::path path, const TracedRun& run) {
   using enum ScalingFactor;
   const RunAccount account = account_of(run);
   ScalingRun all{.path = std::move(path), .ranks = static_cast<int>(run.ranks.size())};
+  const std::vector<double> gains_s = ideal_network_gains(run, account);
   std::size_t longest = 0, last = 0;  // computes, or would end if bytes moved in no time
   EnumArray<Part, double> most_s{};   // of any rank
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
@@ -278,7 +278,8 @@ ScalingRun scaling_run_of(std::filesystem::path path, const TracedRun& run) {
       most_s[part] = std::max(most_s[part], part_s);
     }
     if (computes_s > all.longest_s) longest = rank;
-    const double step_s = sum.step_s(sum.wall_ns), ideal_s = step_s - exposed_moving_s(sum);
+    const double step_s = sum.step_s(sum.wall_ns),
+                 ideal_s = step_s - gains_s[rank] / static_cast<double>(sum.steps);
     if (ideal_s > all.ideal_s) last = rank;
     all.longest_s = std::max(all.longest_s, computes_s);
     all.mean_s += computes_s / all.ranks;
@@ -294,7 +295,10 @@ ScalingRun scaling_run_of(std::filesystem::path path, const TracedRun& run) {
       "rank {} spends {} more than the others on {}{}", run.ranks[longest].rank,
       time_text(excess_s), traits_of(part).words, cause_text(run, account, longest, part));
   all.causes[kSerialization] = waits_text(run, account, last);
-  all.causes[kTransfer] = moving_text(account);
+  all.causes[kTransfer] = 2 * exposed_moving_s(rank_sum(account)) < all.step_s - all.ideal_s
+                              ? fmt::format("messages, {} in a step until they arrive",
+                                            time_text(all.step_s - all.ideal_s))
+                              : moving_text(account);
   return all;
 }
 

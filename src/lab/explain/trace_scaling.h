@@ -13,8 +13,9 @@
 //   computation scaling      = sum of C(r) for as much work on the fewest ranks / here
 //   global efficiency        = parallel efficiency x computation scaling
 //
-// so global efficiency, over that on the fewest ranks, is the speed-up over the ratio of ranks. POP
-// replays a run for T'; here waiting for the last rank stays, and moving bytes is left out.
+// so global efficiency, over that on the fewest ranks, is the speed-up over the ratio of ranks. For
+// T' the steps are replayed (trace_fixes.cpp): an exchange ends for a rank when the last one
+// enters.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <iterator>
 #include <limits>
@@ -60,8 +61,35 @@ bool is_wait(std::string_view op) {
   return op.find("::wait_tensor") != std::string_view::npos;
 }
 
+/// As averages of the parameters do.
+bool changes_tensors(std::string_view op) {
+  return op.ends_with('_') || op.find("_foreach_") != op.npos;
+}
+
 bool is_loader(std::string_view name) {
   return name.starts_with("enumerate(DataLoader)");
+}
+
+/// Whether a function of Python or an annotation is called after an evaluation.
+bool names_evaluation(std::string_view name) {
+  constexpr std::string_view kWords[] = {"eval",     "evaluate",   "evaluation", "val",
+                                         "validate", "validation", "test"};
+  if (const auto function = name.find("): "); function != name.npos) name.remove_prefix(function);
+  std::string word;
+  for (const char each : std::string(name) + ' ') {
+    if (std::isalpha(static_cast<unsigned char>(each)) != 0) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
+    } else if (std::ranges::find(kWords, std::exchange(word, "")) != std::end(kWords)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Whether a moment is in one of these, which are united.
+bool is_in(const std::vector<HostStretch>& stretches, std::int64_t at_ns) {
+  const auto after = std::ranges::upper_bound(stretches, at_ns, {}, &HostStretch::begin_ns);
+  return after != stretches.begin() && at_ns < std::prev(after)->end_ns;
 }
 
 /// What a thread of the host was doing: the events around a moment.
@@ -78,7 +106,7 @@ class HostPlace {
                      .is_recorded = event.is_recorded,
                      .is_optimizer = name.starts_with("Optimizer."),
                      .has_closure = has_closure,
-                     .is_in_place = name.ends_with('_') || name.find("_foreach_") != name.npos,
+                     .is_in_place = changes_tensors(name),
                      .is_backward = event.is_backward,
                      .is_loss = is_loss(name),
                      .is_loader = is_loader(name),
@@ -173,6 +201,10 @@ class RankReader {
   void read() {
     const bool has_nodes = rank_.file.is_ours && !rank_.file.nodes.empty() && !file().steps.empty();
     rank_.on_host = std::ranges::none_of(file().events, is_work);
+    for (const TraceEvent& event : file().events) {
+      if (event.is_backward) backward_ns_.push_back(event.begin_ns);
+      if (is_update(event)) updates_ns_.push_back(event.begin_ns);
+    }
     read_steps(has_nodes);
     read_host();
     if (has_nodes) {
@@ -203,7 +235,8 @@ class RankReader {
       rank_.steps.push_back({.number = number_of_step(name_of_event(event), rank_.steps.size()),
                              .begin_ns = event.begin_ns,
                              .end_ns = event.end_ns});
-      if (has_nodes) traced_steps_.push_back(file().steps[static_cast<std::size_t>(event.details)]);
+      if (!has_nodes) continue;
+      rank_.traced_steps.push_back(file().steps[static_cast<std::size_t>(event.details)]);
     }
     if (rank_.steps.empty()) read_steps_of_optimizer();
     if (!rank_.steps.empty()) return;
@@ -214,20 +247,67 @@ class RankReader {
     rank_.steps.push_back(whole);
   }
 
-  /// A step ends when the optimizer ends.
-  void read_steps_of_optimizer() {
-    std::optional<TraceIndex> name;
-    std::int64_t begin_ns = file().events.front().begin_ns;
+  /// An update of an optimizer, or several without backward between them.
+  struct Update {
+    TraceIndex name = 0, row = 0;
+    std::int64_t end_ns = 0;
+    std::vector<TraceIndex> work{};  // backward since the one before, and its own
+  };
+
+  [[nodiscard]] std::vector<Update> updates() const {
+    std::vector<Update> all;
+    std::vector<TraceIndex> backward;  // since the last one
     for (const TraceEvent& event : file().events) {
-      if (!is_update(event)) continue;
-      rank_.ends_with_optimizer = true;
-      if (name.value_or(event.name) != event.name) continue;
-      name = event.name;
-      step_row_ = event.row;
-      rank_.steps.push_back({.number = static_cast<std::int64_t>(rank_.steps.size()),
-                             .begin_ns = begin_ns,
-                             .end_ns = event.end_ns});
-      begin_ns = event.end_ns;
+      const bool is_inside = !all.empty() && event.begin_ns < all.back().end_ns;
+      if (is_inside) {
+        const bool is_own = event.kind == TraceEvent::Kind::kOp && event.row == all.back().row;
+        if (is_own || event.is_backward) all.back().work.push_back(event.name);
+      } else if (is_update(event)) {
+        const bool follows = !all.empty() && backward.empty() && !backward_ns_.empty() &&
+                             !has_within(backward_ns_, event);
+        if (!follows) all.push_back({event.name, event.row, event.end_ns, std::move(backward)});
+        backward.clear();
+        all.back().end_ns = event.end_ns;
+        all.back().work.push_back(event.name);
+      } else if (event.is_backward) {
+        backward.push_back(event.name);
+      }
+    }
+    for (Update& each : all) std::ranges::sort(each.work);
+    return all;
+  }
+
+  /// After how many updates their work recurs, as that of several optimizers in turns does; the
+  /// first ones may prepare. 1 if it never does.
+  static std::ptrdiff_t turns_of(const std::vector<Update>& all) {
+    const std::ptrdiff_t count = std::ssize(all);
+    for (std::ptrdiff_t turns = 1; 2 * turns <= count; ++turns) {
+      const auto first = all.begin() + (3 * turns <= count ? turns : 0);
+      if (std::equal(first, all.end() - turns, first + turns,
+                     [](const Update& a, const Update& b) { return a.work == b.work; })) {
+        return turns;
+      }
+    }
+    return 1;
+  }
+
+  /// A step ends when the optimizers have had their turns.
+  void read_steps_of_optimizer() {
+    std::vector<Update> all = updates();
+    if (all.empty()) return;
+    rank_.updates_of_step = turns_of(all);
+    if (rank_.updates_of_step == 1) {
+      const TraceIndex name = all.front().name;
+      std::erase_if(all, [&](const Update& each) { return each.name != name; });
+    }
+    step_row_ = all.front().row;
+    std::int64_t begin_ns = file().events.front().begin_ns;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if ((i + 1) % static_cast<std::size_t>(rank_.updates_of_step) != 0) continue;
+      const std::int64_t end_ns = all[i].end_ns;
+      rank_.steps.push_back({.number = std::ssize(rank_.steps),
+                             .begin_ns = std::exchange(begin_ns, end_ns),
+                             .end_ns = end_ns});
     }
   }
 
@@ -244,6 +324,7 @@ class RankReader {
       const Part part = thread.place.part();
       const bool is_forward = part == Part::kForward || part == Part::kLoss;
       if (!is_forward || !tells_recorded || !thread.place.is_unrecorded()) return part;
+      if (is_in(evaluating_, event.begin_ns)) return Part::kEvaluation;
       if (!is_after_backward) return event.row == step_row_ ? untrained_part(thread, event) : part;
       return thread.runs_backward && event.row != step_row_ ? Part::kBackward : Part::kOptimizer;
     };
@@ -259,14 +340,15 @@ class RankReader {
           continue;
         }
         const bool is_outermost = rank_.on_host && read_op(event, thread);
-        place.enter(event, name, has_backward(event));
+        const bool has_backward = has_within(backward_ns_, event);
+        place.enter(event, name, has_backward);
         const Part part = place.part();
         if (part == Part::kBackward) is_after_backward = thread.runs_backward = true;
         const bool is_forward = part == Part::kForward && event.is_recorded;
         if (part == Part::kOptimizer || is_forward) is_after_backward = false;
         if (is_outermost) outermost_.back().part = part_of(thread, event);
         if (is_loader(name)) rank_.loading.push_back({event.begin_ns, event.end_ns});
-        const bool is_plain = name.starts_with("Optimizer.") && !has_backward(event);
+        const bool is_plain = name.starts_with("Optimizer.") && !has_backward;
         if (is_plain) rank_.updating.push_back({event.begin_ns, event.end_ns});
       } else if (event.kind == TraceEvent::Kind::kCall) {
         place.leave_until(event.begin_ns);
@@ -285,22 +367,46 @@ class RankReader {
     rank_.updating = united(std::move(rank_.updating));
   }
 
-  /// Finds where backward is, and until when each step trains.
+  /// Finds until when each step trains, and what evaluates.
   void find_training() {
     trains_until_ns_.resize(rank_.steps.size());
+    std::unordered_map<TraceIndex, Untrained> threads;
     for (const TraceEvent& event : file().events) {
-      if (event.is_backward) backward_ns_.push_back(event.begin_ns);
-      if (!event.is_backward && !event.is_recorded && !is_update(event)) continue;
+      if (event.is_backward) threads.clear();
+      Untrained& thread = threads[event.row];
+      if (!event.is_backward && !event.is_recorded && !is_update(event)) {
+        look_for_evaluation(event, thread);
+        continue;
+      }
+      thread = {std::max(thread.trained_ns, event.end_ns), std::nullopt};
       if (const auto step = step_at(event.begin_ns)) {
         trains_until_ns_[*step] = std::max(trains_until_ns_[*step], event.end_ns);
       }
     }
+    for (const TraceEvent& event : file().functions) find_named_evaluation(event);
+    evaluating_ = united(std::move(evaluating_));
   }
 
-  /// Whether backward runs in it.
-  [[nodiscard]] bool has_backward(const TraceEvent& event) const {
-    const auto first = std::ranges::lower_bound(backward_ns_, event.begin_ns);
-    return first != backward_ns_.end() && *first < event.end_ns;
+  /// A thread that does what autograd does not record, and no training.
+  struct Untrained {
+    std::int64_t trained_ns = std::numeric_limits<std::int64_t>::min();
+    std::optional<std::int64_t> from_ns{};
+  };
+
+  /// Backward never follows a loss that autograd does not record; what led to it evaluates.
+  void look_for_evaluation(const TraceEvent& event, Untrained& thread) {
+    if (event.kind == TraceEvent::Kind::kAnnotation) find_named_evaluation(event);
+    if (event.kind != TraceEvent::Kind::kOp || event.begin_ns < thread.trained_ns) return;
+    const std::string_view name = name_of_event(event);
+    if (!thread.from_ns && !changes_tensors(name)) thread.from_ns = event.begin_ns;
+    if (is_loss(name)) evaluating_.push_back({*thread.from_ns, event.end_ns});
+  }
+
+  void find_named_evaluation(const TraceEvent& event) {
+    const bool trains = has_within(backward_ns_, event) || has_within(updates_ns_, event);
+    if (!trains && names_evaluation(name_of_event(event))) {
+      evaluating_.push_back({event.begin_ns, event.end_ns});
+    }
   }
 
   [[nodiscard]] bool is_update(const TraceEvent& event) const {
@@ -489,7 +595,8 @@ class RankReader {
   /// The work of a trace by barestep: the kernels of a node are one piece of work.
   void read_nodes() {
     std::map<std::int64_t, std::size_t> step_of;
-    for (std::size_t i = 0; i < traced_steps_.size(); ++i) step_of[traced_steps_[i].step] = i;
+    for (std::size_t i = 0; i < rank_.traced_steps.size(); ++i)
+      step_of[rank_.traced_steps[i].step] = i;
     std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::size_t> found;
     for (const TraceEvent& event : file().events) {
       if (!is_work(event) || event.details < 0) continue;
@@ -514,38 +621,7 @@ class RankReader {
                   : event.kind == TraceEvent::Kind::kCopy ? Part::kHostToDevice
                                                           : Part::kDataWait;
     }
-    read_waits_of_nodes(found, step_of);
     find_walls_of_ours();
-  }
-
-  /// Only waits inside this file; those for other devices of the process are added later.
-  template <class Found, class StepOf>
-  void read_waits_of_nodes(const Found& found, const StepOf& step_of) {
-    for (const TraceEvent& event : file().events) {
-      if (!is_work(event) || event.details < 0) continue;
-      const TracedNode& node = file().nodes[static_cast<std::size_t>(event.details)];
-      const auto work = found.find({node.step, node.node, node.device});
-      if (work == found.end()) continue;
-      for (const TracedNode::Wait& wait : node.waits) {
-        if (!is_reached(step_of, node.step, wait.steps_back)) continue;
-        const auto held_by = found.find({node.step - wait.steps_back, wait.node, wait.device});
-        std::vector<std::size_t>& awaited = run_.works[work->second].awaited;
-        if (held_by == found.end()) continue;
-        if (std::ranges::find(awaited, held_by->second) == awaited.end()) {
-          awaited.push_back(held_by->second);
-        }
-      }
-    }
-  }
-
-  /// Whether a wait reaches a step that is kept, without a change of the program in between.
-  template <class StepOf>
-  bool is_reached(const StepOf& step_of, std::int64_t step, std::int64_t steps_back) const {
-    for (std::int64_t back = 0; back < steps_back; ++back) {
-      const auto at = step_of.find(step - back);
-      if (at == step_of.end() || traced_steps_[at->second].joins_lanes) return false;
-    }
-    return step_of.contains(step - steps_back);
   }
 
   /// As Timeline::wall_of_newest().
@@ -556,9 +632,9 @@ class RankReader {
       lane_end_ns[*work.step] = std::max(lane_end_ns[*work.step], work.end_ns);
     }
     for (std::size_t i = 0; i < rank_.steps.size(); ++i) {
-      const TracedStep& traced = traced_steps_[i];
+      const TracedStep& traced = rank_.traced_steps[i];
       RankStep& step = rank_.steps[i];
-      const bool follows = i > 0 && traced_steps_[i - 1].step + 1 == traced.step;
+      const bool follows = i > 0 && rank_.traced_steps[i - 1].step + 1 == traced.step;
       step.has_account = follows || !traced.overlaps_previous;
       step.wall_begin_ns =
           follows && traced.overlaps_previous ? lane_end_ns[i - 1] : traced.start_ns;
@@ -691,7 +767,7 @@ class RankReader {
   }
 
   [[nodiscard]] bool follows_step(const TracedWork& before, const TracedWork& work) const {
-    return traced_steps_[*work.step].step - traced_steps_[*before.step].step <= 1;
+    return rank_.traced_steps[*work.step].step - rank_.traced_steps[*before.step].step <= 1;
   }
 
   /// When the program changes, every lane waits for all lanes.
@@ -707,9 +783,9 @@ class RankReader {
         if (is_last) lasts[step].push_back(lane.works[i]);
       }
     }
-    for (std::size_t step = 1; step < traced_steps_.size(); ++step) {
-      const bool follows = traced_steps_[step - 1].step + 1 == traced_steps_[step].step;
-      if (!traced_steps_[step].joins_lanes || !follows) continue;
+    for (std::size_t step = 1; step < rank_.traced_steps.size(); ++step) {
+      const bool follows = rank_.traced_steps[step - 1].step + 1 == rank_.traced_steps[step].step;
+      if (!rank_.traced_steps[step].joins_lanes || !follows) continue;
       for (const std::size_t first : firsts[step]) {
         auto& awaited = run_.works[first].awaited;
         awaited.insert(awaited.end(), lasts[step - 1].begin(), lasts[step - 1].end());
@@ -835,16 +911,16 @@ class RankReader {
       if (rank_.steps[i].is_cut) rank_.steps[i].has_account = false;
     };
     cut(0, &Seen::forward_ns);
-    if (!rank_.ends_with_optimizer && seen.size() > 2) cut(seen.size() - 1, &Seen::optimizer_ns);
+    if (rank_.updates_of_step == 0 && seen.size() > 2) cut(seen.size() - 1, &Seen::optimizer_ns);
   }
 
   TracedRun& run_;
   TracedRank& rank_;
   std::size_t index_;
   std::optional<TraceIndex> step_row_, message_row_;
-  std::vector<TracedStep> traced_steps_;       // of ours, like rank_.steps
-  std::vector<std::int64_t> trains_until_ns_;  // likewise; 0: it does not
-  std::vector<std::int64_t> backward_ns_;      // begins of its ops, ascending
+  std::vector<std::int64_t> trains_until_ns_;           // like rank_.steps; 0: it does not
+  std::vector<std::int64_t> backward_ns_, updates_ns_;  // begins of such ops, ascending
+  std::vector<HostStretch> evaluating_;                 // where nothing trains; united
   std::unordered_map<std::int64_t, HostLaunch> launches_;
   std::unordered_set<std::int64_t> lost_;  // launches of kernels, until they are found
   // Of a trace without a device:
@@ -1045,41 +1121,51 @@ void require_other_process(const TracedRun& run, const TraceFile& file) {
   }
 }
 
-/// Waits for other devices of a process of ours, whose traces are files of their own.
-void link_devices(TracedRun& run) {
-  using Key = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
-  std::map<Key, std::size_t> found;
-  const auto node_of = [&](const TracedRank& rank, const TraceEvent& event) {
-    return &rank.file.nodes[static_cast<std::size_t>(event.details)];
+/// Whether a wait of a step of ours reaches one that is kept, without a change of the program in
+/// between.
+bool is_reached(const TracedRank& rank, std::int64_t step, std::int64_t steps_back) {
+  const auto at = [&](std::int64_t number) {
+    return std::ranges::find(rank.traced_steps, number, &TracedStep::step);
   };
+  for (std::int64_t back = 0; back < steps_back; ++back) {
+    const auto found = at(step - back);
+    if (found == rank.traced_steps.end() || found->joins_lanes) return false;
+  }
+  return at(step - steps_back) != rank.traced_steps.end();
+}
+
+/// What nodes of ours waited for, also on other devices of their process, whose traces are files of
+/// their own.
+void link_nodes(TracedRun& run) {
   std::map<std::tuple<std::size_t, std::int64_t, std::int64_t>, std::size_t> work_of;
   for (std::size_t i = 0; i < run.works.size(); ++i) {
     const TracedWork& work = run.works[i];
     if (work.node < 0) continue;
-    const std::int64_t number = run.ranks[work.rank].steps[*work.step].number;
-    work_of[{work.rank, number, work.node}] = i;
+    work_of[{work.rank, run.ranks[work.rank].traced_steps[*work.step].step, work.node}] = i;
   }
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    const TracedRank& of = run.ranks[rank];
-    for (const TraceEvent& event : of.file.events) {
+    const TraceFile& file = run.ranks[rank].file;
+    const auto device_of = [&](std::int64_t device) {  // its rank
+      const auto found = std::ranges::find_if(run.ranks, [&](const TracedRank& each) {
+        return each.file.process == file.process && !each.file.nodes.empty() &&
+               each.file.nodes.front().device == device;
+      });
+      return static_cast<std::size_t>(found - run.ranks.begin());
+    };
+    for (const TraceEvent& event : file.events) {
       if (!is_work(event) || event.details < 0) continue;
-      const TracedNode* const node = node_of(of, event);
-      for (const TracedNode::Wait& wait : node->waits) {
-        if (wait.device == node->device) continue;
-        for (std::size_t other = 0; other < run.ranks.size(); ++other) {
-          const TracedRank& with = run.ranks[other];
-          const bool is_device = other != rank && with.file.process == of.file.process &&
-                                 !with.file.nodes.empty() &&
-                                 with.file.nodes.front().device == wait.device;
-          if (!is_device) continue;
-          const std::int64_t offset = of.steps.front().number - of.file.steps.front().step;
-          const auto held = work_of.find({rank, node->step + offset, node->node});
-          const auto holder =
-              work_of.find({other, node->step - wait.steps_back + offset, wait.node});
-          if (held != work_of.end() && holder != work_of.end()) {
-            run.works[held->second].awaited.push_back(holder->second);
-          }
-        }
+      const TracedNode& node = file.nodes[static_cast<std::size_t>(event.details)];
+      const auto held = work_of.find({rank, node.step, node.node});
+      if (held == work_of.end()) continue;
+      for (const TracedNode::Wait& wait : node.waits) {
+        if (!is_reached(run.ranks[rank], node.step, wait.steps_back)) continue;
+        const auto holder =
+            work_of.find({wait.device == node.device ? rank : device_of(wait.device),
+                          node.step - wait.steps_back, wait.node});
+        std::vector<std::size_t>& awaited = run.works[held->second].awaited;
+        const bool is_new =
+            holder != work_of.end() && std::ranges::find(awaited, holder->second) == awaited.end();
+        if (is_new) awaited.push_back(holder->second);
       }
     }
   }
@@ -1113,7 +1199,7 @@ TracedRun run_from(std::vector<TraceFile> files) {
   }
   std::ranges::sort(run.ranks, {}, &TracedRank::rank);
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) RankReader(run, rank).read();
-  link_devices(run);
+  link_nodes(run);
   match_exchanges(run);
   for (std::size_t rank = 1; rank < run.ranks.size(); ++rank) align_clock(run, rank);
   find_last_ranks(run);

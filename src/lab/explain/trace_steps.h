@@ -7,6 +7,7 @@
 // when the next one began, since there it waited.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -86,7 +87,7 @@ struct TracedRank {
   std::int64_t rank = 0;
   bool on_host = false;  // no device: the lanes are threads
   bool has_launches = false, has_stream_waits = false;
-  bool ends_with_optimizer = false;  // its steps, for want of other marks
+  std::int64_t updates_of_step = 0;  // its steps end with them, for want of other marks; else 0
   bool is_whole = false;             // its only step is all of the trace
   std::int64_t backlog = 0;          // works that were queued before its first step
   std::int64_t overlaps = 0;         // works that ended after the next of their stream began
@@ -95,11 +96,12 @@ struct TracedRank {
   std::vector<TracedLane> lanes{};
   std::size_t main = 0;  // the lane that accounts describe
   std::vector<RankStep> steps{};
+  std::vector<TracedStep> traced_steps{};                 // of ours, likewise
   std::vector<std::vector<std::size_t>> works_of_step{};  // lane by lane
   TracedMoments moments{};
   std::vector<HostStretch> blocked{};   // the host waits for the device; united
   std::vector<HostStretch> loading{};   // the host waits for its data loader; united
-  std::vector<HostStretch> updating{};  // without a device: it updates parameters; united
+  std::vector<HostStretch> updating{};  // the host updates parameters; united
   TracedNames names{};                  // of what its threads that train did
   std::int64_t shift_ns = 0;            // what was added to its clock
   std::int64_t shift_error_ns = 0;
@@ -107,6 +109,11 @@ struct TracedRank {
   /// Whether the kernels of most launches are missing.
   [[nodiscard]] bool lacks_kernels() const {
     return launches >= 10 && 2 * lost_launches > launches;
+  }
+  /// The index of the step with that number; how many there are if there is none.
+  [[nodiscard]] std::size_t step_of(std::int64_t number) const {
+    const auto found = std::ranges::find(steps, number, &RankStep::number);
+    return static_cast<std::size_t>(found - steps.begin());
   }
   [[nodiscard]] const std::string& process_of(const TracedWork& work) const {
     return file.rows[lanes[work.lane].row].process;

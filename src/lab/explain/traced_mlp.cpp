@@ -260,27 +260,19 @@ Workload workload_for(const TracedRun& run, const TracedMlp& mlp, bool on_gpu) {
   return workload;
 }
 
-FindingTable prediction_table(const TracedRun& run, const RunAccount& account,
+FindingTable prediction_table(const TracedRun& run, const RankSum& measured,
                               const SimulatedStep& step, const std::string& card) {
   FindingTable table{.title = fmt::format("A step in the traces, and predicted for {}", card),
                      .columns = {"part", "in the traces", "predicted (simulated)"}};
-  const auto steps = static_cast<double>(account.accounts.size());
-  const auto measured_s = [&](auto ns) {
-    double sum_ns = 0;
-    for (const TracedAccount& each : account.accounts) sum_ns += static_cast<double>(ns(each));
-    return 1e-9 * sum_ns / steps;
-  };
   std::vector parts = {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer};
   if (run.ranks.size() > 1) parts.push_back(Part::kExposedCommunication);
   for (const Part part : parts) {
-    table.rows.push_back(
-        {std::string(name_of(part)),
-         time_text(measured_s([&](const TracedAccount& each) { return each.part_ns[part]; })),
-         time_text(step.account[part])});
+    table.rows.push_back({std::string(name_of(part)),
+                          time_text(measured.step_s(measured.part_ns[part])),
+                          time_text(step.account[part])});
   }
   table.rows.push_back(
-      {"wall time", time_text(measured_s([](const TracedAccount& each) { return each.wall_ns; })),
-       time_text(step.step_s)});
+      {"wall time", time_text(measured.step_s(measured.wall_ns)), time_text(step.step_s)});
   return table;
 }
 
@@ -314,7 +306,7 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
     findings.timed.push_back(fmt::format("No prediction beside it: {}.", why));
   } else {
     findings.tables.push_back(
-        prediction_table(run, account, predicted_run(workload, *card), card->name));
+        prediction_table(run, rank_sum(account), predicted_run(workload, *card), card->name));
     findings.timed.emplace_back(error_note(*card));
   }
   return findings;
