@@ -370,8 +370,8 @@ void Session::choose_products() {
     if (job_.is_first()) {
       for (const StepProgram* step : programs_->all()) {
         for (const Node& node : step->program.nodes()) {
-          const auto* const gemm = op_if<Gemm>(node.op);
-          if (gemm != nullptr && node.device == 0) devices.front()->prepare(*gemm);
+          const auto* const op = std::get_if<DeviceOp>(&node.op);
+          if (op != nullptr && node.device == 0) devices.front()->prepare(*op);
         }
       }
       choices = devices.front()->product_choices();

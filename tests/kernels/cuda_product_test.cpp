@@ -301,6 +301,21 @@ TEST_F(TuningOnFake, TakesTheChoicesOfAnotherDeviceAndTimesNothingMore) {
   EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 2);
 }
 
+/// Rank 0 times products before the memory of a step is there, all others use them after it.
+TEST_F(TuningOnFake, TakesChoicesThatWereMadeBeforeTheStepsMemoryWasAllocated) {
+  restart(machine, tuned);
+  device->prepare(op);
+  const std::string choices = device->product_choices();
+  EXPECT_THAT(choices, testing::HasSubstr("\"cached\": true"));
+  std::filesystem::remove_all(folder() / "barestep");
+  restart(machine, tuned);
+  device->set_product_choices(choices);
+  const DeviceMemory of_the_step(*device, 1 << 20);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1);
+}
+
 TEST_F(TuningOnFake, LeavesChoicesThatWereMadeElsewhereOrAreDamaged) {
   restart({.lt_version = 130200, .fastest_algorithm = 1}, tuned);
   device->prepare(op);

@@ -398,7 +398,13 @@ bool CudaProduct::times(const ProductShape& shape) const {
 }
 
 bool CudaProduct::take_kept(const ProductShape& shape, CudaProductPlan& plan) {
-  const auto kept = choices_ ? choices_->find(shape) : std::nullopt;
+  auto kept = choices_ ? choices_->find(shape) : std::nullopt;
+  if (!kept && choices_ && std::isinf(tuned_flop_)) {
+    // Rank 0 times before any memory of the step is allocated.
+    ProductShape before = shape;
+    before.cached = true;
+    kept = choices_->find(before);
+  }
   if (!kept) return false;
   if (take(algorithm_of(*kept), shape, plan)) return true;
   if (is_cache_) return false;
