@@ -275,6 +275,8 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
       {.ranks = 2,
        .rates = {
            {"copy", 1, 64, 1e9}, {"attention flash", 128, 64, 1e9}, {"gemm nt", 1, 64, 1e9, 1e4}}}};
+  card.loads.front().wake_s = 20e-6;
+  card.loads.front().wakes = {{1e-4, 10e-6}, {1e-2, 30e-6}};
   EnumArray<ExchangeKind, SecondsByBytes>& measured = card.loads.back().exchanges;
   measured[ExchangeKind::kAllReduce] = {{4, 1e-9}, {8, 1e-3}};
   measured[ExchangeKind::kBroadcast] = {{4, 1e-9}, {8, 2e-3}};
@@ -287,6 +289,11 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
     return found == read.stated.end() ? "nothing" : found->value + " | " + found->source;
   };
   EXPECT_EQ(stated("1 rank x 2 threads: host_s"), "1.00 ms | measured here");
+  EXPECT_EQ(stated("1 rank x 2 threads: wake_s"), "20.0 us | measured here");
+  EXPECT_EQ(stated("1 rank x 2 threads: wake after 100 us"), "10.0 us | measured here");
+  EXPECT_NEAR(wake_s(read.loads.front().wakes, 1e-3), 20e-6, 1e-12);
+  EXPECT_NEAR(wake_s(read.loads.front().wakes, 1), 30e-6, 1e-12) << "the nearest, beyond";
+  EXPECT_EQ(wake_s({}, 1), 0);
   EXPECT_EQ(stated("2 ranks x 1 thread: copy"), "1.00 GB/s to 1.00 GB/s, by size | measured here");
   EXPECT_EQ(stated("2 ranks x 1 thread: attention flash"),
             "1.00 GFLOP/s to 1.00 GFLOP/s, by size | measured here");

@@ -102,6 +102,20 @@ TEST(Simulator, WakesLanesThatHaveWaited) {
   EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 3);
   EXPECT_DOUBLE_EQ(step.account[Part::kExposedCommunication], 4.5);
   EXPECT_DOUBLE_EQ(step.account[Part::kIdle], 0.5);
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.wakes = {{1, 0.5}}}).step_s, 9)
+      << "there is no other device";
+}
+
+// The second stage waits for what the first one copies, and the first for the gradient.
+TEST(Simulator, WakesADeviceThatHasWaitedForAnother) {
+  Workload workload = made_up_workload(1024, 2, SchemeKind::kDataParallel, 2);
+  workload.config.parallel.pipeline = 2;
+  workload.config.parallel.schedule = PipelineSchedule::kNaive;
+  workload.config.parallel.micro_batches = 1;
+  const WorkloadPrograms programs(workload);
+  const auto seconds = [](const Node& node) { return op_if<Gemm>(node.op) == nullptr ? 0.0 : 1.0; };
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds).step_s, 5);
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.wakes = {{1, 0.5}}}).step_s, 6);
 }
 
 TEST(Simulator, NeedsNoCoreForAPause) {

@@ -287,6 +287,9 @@ void state_load(const MachineLoad& load, const std::string& source,
   state("launch_s", time_text(load.launch_s));
   state("host_s", time_text(load.host_s));
   if (load.wake_s > 0) state("wake_s", time_text(load.wake_s));
+  for (const auto& [slept_s, took_s] : load.wakes) {
+    state("wake after " + time_text(slept_s), time_text(took_s));
+  }
   std::map<std::string, std::vector<double>> by_op;
   for (const OpRate& rate : load.rates) by_op[rate.op].push_back(rate.rate);
   for (const auto& [op, rates] : by_op) {
@@ -467,6 +470,7 @@ json measured_of(const MachineLoad& load) {
   }
   json all = {{"rates", std::move(rates)}};
   if (load.wake_s > 0) all["wake_s"] = load.wake_s;
+  if (!load.wakes.empty()) all["wakes"] = load.wakes;
   bool exchanges = false;
   for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
     const SecondsByBytes& points = load.exchanges[exchange];
@@ -534,6 +538,13 @@ const MachineLoad* MachineCard::load_of(int ranks, int threads) const {
   return best;
 }
 
+double wake_s(const Wakes& wakes, double slept_s) {
+  constexpr double kShortestS = 1e-9;
+  std::map<double, double> by_log;
+  for (const auto& [slept, took_s] : wakes) by_log[std::log(std::max(slept, kShortestS))] = took_s;
+  return by_log.empty() ? 0 : interpolated(by_log, std::log(std::max(slept_s, kShortestS)));
+}
+
 std::string json_of(const MachineCard& card) {
   const char* source = "measured here";
   json all = {{"name", card.name},
@@ -579,6 +590,12 @@ void read_measured(const JsonValue& from, MachineLoad& load) {
                           .reach = has_reach ? rate[4].number(1, kMaxSize) : 0});
   }
   load.wake_s = from.has("wake_s") ? card_seconds(from.at("wake_s")) : 0;
+  load.wakes.clear();
+  for (const JsonValue& item :
+       from.has("wakes") ? from.at("wakes").items() : std::vector<JsonValue>{}) {
+    const std::vector<JsonValue> wake = item.items(2);
+    load.wakes.emplace_back(card_seconds(wake[0]), card_seconds(wake[1]));
+  }
   load.contention = from.has("contention") ? from.at("contention").number(1, kMaxContention) : 1;
   for (const ExchangeKind exchange : kValuesOf<ExchangeKind>) {
     const std::string name(name_of(exchange));

@@ -96,6 +96,12 @@ struct LinkRates {
   [[nodiscard]] bool is_known() const { return !tables[ExchangeKind::kAllReduce].empty(); }
 };
 
+/// Seconds that a thread takes to go on, by those that it has slept, ascending.
+using Wakes = std::vector<std::pair<double, double>>;
+
+/// Interpolated by the logarithm of the sleep; outside them, the nearest one. 0 if there are none.
+double wake_s(const Wakes& wakes, double slept_s);
+
 /// The rates of one of `ranks` processes or devices while all of them work, each with `threads`
 /// threads: cores share memory, caches and the clock.
 struct MachineLoad {
@@ -103,7 +109,11 @@ struct MachineLoad {
   int threads = 1;      // 0: on a GPU
   double launch_s = 0;  // as in MachineCard
   double host_s = 0;
-  double wake_s = 0;  // of a thread that has waited for longer than it spins
+  /// Until a thread goes on that has waited for longer than it spins, for which it sleeps: the
+  /// host, or a lane that waits for the host or for another lane of its device, and so follows it
+  /// on its core.
+  double wake_s = 0;
+  Wakes wakes{};  // of a lane that waits for another device's, on another core
   std::vector<OpRate> rates{};
   EnumArray<ExchangeKind, SecondsByBytes> exchanges{};  // of all ranks; of each pair for exchanges
   /// How much longer all-reduces and products take at once than one after the other, since ranks

@@ -190,12 +190,10 @@ class Simulation {
   void start_if_ready(std::size_t task, const Task* last_awaited = nullptr) {
     if (tasks_[task].awaited > 0) return;
     running_.push_back(task);
-    if (last_awaited != nullptr && has_slept(tasks_[task], *last_awaited)) {
-      tasks_[task].wakes_up = true;
-      tasks_[task].wakes_s = sharing_.wake_s;
-    } else {
-      begin(tasks_[task]);
-    }
+    const double waking_s = last_awaited == nullptr ? 0 : waking_s_of(tasks_[task], *last_awaited);
+    if (waking_s == 0) return begin(tasks_[task]);
+    tasks_[task].wakes_up = true;
+    tasks_[task].wakes_s = waking_s;
   }
 
   void begin(Task& task) {
@@ -203,19 +201,26 @@ class Simulation {
     count(task, 1);
   }
 
-  /// Whether a lane has waited for longer than it spins, on a rank that the other ones of the task
-  /// waited for.
-  [[nodiscard]] bool has_slept(const Task& task, const Task& last_awaited) const {
-    if (sharing_.wake_s == 0) return false;
-    return std::ranges::any_of(task.parts, [&](const TaskPart& part) {
+  [[nodiscard]] bool lanes_sleep() const { return sharing_.wake_s > 0 || !sharing_.wakes.empty(); }
+
+  /// What the lanes of a task need to go on, on a rank that the other ones of the task waited for.
+  [[nodiscard]] double waking_s_of(const Task& task, const Task& last_awaited) const {
+    if (!lanes_sleep()) return 0;
+    double longest_s = 0;
+    for (const TaskPart& part : task.parts) {
+      const auto last = std::ranges::find(last_awaited.parts, part.place, &TaskPart::place);
+      if (last == last_awaited.parts.end()) continue;
       const Program& program = ranks_[part.place].program;
-      const auto is_idle = [&](const LaneId& lane) {
-        const auto last = lane_ends_s_.find({part.place, lane});
-        return now_s_ - (last == lane_ends_s_.end() ? 0 : last->second) > kSpinS;
-      };
-      return std::ranges::count(last_awaited.parts, part.place, &TaskPart::place) > 0 &&
-             std::ranges::any_of(lanes_of(program, program.node(part.node)), is_idle);
-    });
+      const int device = lanes_of(program, program.node(last->node)).front().device;
+      for (const LaneId& lane : lanes_of(program, program.node(part.node))) {
+        const auto end = lane_ends_s_.find({part.place, lane});
+        const double slept_s = now_s_ - (end == lane_ends_s_.end() ? 0 : end->second);
+        if (slept_s <= kSpinS) continue;
+        longest_s = std::max(
+            longest_s, lane.device == device ? sharing_.wake_s : wake_s(sharing_.wakes, slept_s));
+      }
+    }
+    return longest_s;
   }
 
   [[nodiscard]] NodeSpan& span_of(const TaskPart& part) {
@@ -270,7 +275,7 @@ class Simulation {
     if (!tasks_[ended].parts.empty()) worked_until_s_ = now_s_;
     for (const TaskPart& part : tasks_[ended].parts) {
       span_of(part).end_s = now_s_;
-      if (sharing_.wake_s == 0) continue;
+      if (!lanes_sleep()) continue;
       const Program& program = ranks_[part.place].program;
       for (const LaneId& lane : lanes_of(program, program.node(part.node))) {
         lane_ends_s_[{part.place, lane}] = now_s_;
@@ -621,7 +626,8 @@ Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t cou
           .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
           .by_links = has_links(card),
           .makes_input = !card.on_gpu,
-          .wake_s = load == nullptr ? 0 : load->wake_s};
+          .wake_s = load == nullptr ? 0 : load->wake_s,
+          .wakes = load == nullptr ? Wakes{} : load->wakes};
 }
 
 namespace {

@@ -55,8 +55,10 @@ struct Sharing {
   bool by_links = false;
   /// Whether ranks make the next step's input meanwhile, which the step's end waits for.
   bool makes_input = false;
-  /// What a lane needs to go on after a wait of more than kSpinS, for which it sleeps.
+  /// What a lane needs to go on after a wait of more than kSpinS, for which it sleeps: for another
+  /// lane of its device, and for another device's.
   double wake_s = 0;
+  Wakes wakes{};
 };
 
 /// Seconds of a node of a program on an otherwise idle machine.

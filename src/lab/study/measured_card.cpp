@@ -134,8 +134,7 @@ class RankBench {
     return median(batches);
   }
 
-  /// Seconds that a sleeping thread takes to go on: the host and the device's thread wait for each
-  /// other in turn, each while the other one works.
+  /// Seconds that the host, or a lane that waits for the host, takes to go on after it has slept.
   double wake_s(const DeviceOp& op) {
     device_.prepare(op);
     run({op}, 1);
@@ -148,6 +147,40 @@ class RankBench {
       sleeps.push_back((now_s() - begin_s - worked_s) / 2);
     }
     return mean_of_ranks(ranks_, median(sleeps));
+  }
+
+  /// How long a lane sleeps until another lane has worked, and what it takes to go on: two lanes
+  /// wait for each other in turn. They also work at the same time, as devices do, so that the
+  /// system gives each of them a core.
+  std::pair<double, double> wake_on_other_core(const std::vector<DeviceOp>& ops) {
+    constexpr int kRounds = 8;
+    const double op_s = seconds_of(ops);
+    const auto first = device_.new_stream("first"), second = device_.new_stream("second");
+    const auto of_first = device_.new_event(EventUse::kOrder);
+    const auto of_second = device_.new_event(EventUse::kOrder);
+    const auto run_on = [&](Stream& stream, const DeviceOp& op) {
+      device_.run(op, ops_.addresses(), stream, {});
+    };
+    std::vector<double> sleeps;
+    ranks_.barrier();
+    for (const double end_s = now_s() + seconds_; sleeps.size() < kBatches || now_s() < end_s;) {
+      const double begin_s = now_s();
+      for (int round = 0; round < kRounds; ++round) {
+        run_on(*first, ops.front());
+        of_first->record(*first);
+        run_on(*first, ops.front());
+        second->wait(*of_first);
+        run_on(*second, ops.back());
+        run_on(*second, ops.back());
+        of_second->record(*second);
+        first->wait(*of_second);
+      }
+      first->synchronize();
+      sleeps.push_back(((now_s() - begin_s) / kRounds - 3 * op_s) / 2);
+    }
+    second->synchronize();
+    const double wake_s = std::max(0.0, mean_of_ranks(ranks_, median(sleeps)));
+    return {mean_of_ranks(ranks_, op_s) + wake_s / 2, wake_s};
   }
 
   /// Seconds of one of the collectives, as the mean over all ranks. A few batches do where one
@@ -324,7 +357,7 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
 }
 
 constexpr std::int64_t kActivatedNumbers = 1 << 16;
-constexpr std::int64_t kSleptNumbers = 1 << 20;  // of an op that takes much longer than a spin
+constexpr std::int64_t kSleptNumbers = 1 << 22;  // of an op that takes as long as a step
 
 /// Ops over this many of the memory's numbers.
 std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
@@ -362,32 +395,40 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   memory = Tensors(numbers);
   ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
   memory = Tensors(numbers);
-  ops.push_back(Add{.out = matrix(), .a = matrix(), .b = matrix()});
-  memory = Tensors(numbers);
-  const auto column = [&] { return memory.take(rows, 1); };
-  const auto narrow = [&] { return row(std::min(count, kCols)); };
-  ops.push_back(LayerNorm{.y = matrix(),
-                          .mean = column(),
-                          .rstd = column(),
-                          .x = matrix(),
-                          .weight = narrow(),
-                          .bias = narrow()});
-  memory = Tensors(numbers);
-  ops.push_back(LayerNormGrad{.grad_weight = narrow(),
-                              .grad_bias = narrow(),
-                              .grad_x = matrix(),
-                              .grad_y = matrix(),
-                              .x = matrix(),
-                              .mean = column(),
-                              .rstd = column(),
-                              .weight = narrow()});
-  memory = Tensors(numbers);
   ops.push_back(PointwiseLoss{.loss = row(1),
                               .grad = matrix(),
                               .output = matrix(),
                               .target = matrix(),
                               .count = count,
                               .activation = Activation::kRelu});
+  return ops;
+}
+
+/// Ops of transformers over this many of the memory's numbers, in rows of 256.
+std::vector<DeviceOp> norm_ops(std::int64_t count, std::int64_t numbers) {
+  constexpr std::int64_t kCols = 256;
+  const std::int64_t rows = std::max<std::int64_t>(1, count / kCols);
+  Tensors memory(numbers);
+  const auto matrix = [&] { return memory.take(rows, kCols); };
+  const auto column = [&] { return memory.take(rows, 1); };
+  const auto row = [&] { return memory.take(1, kCols); };
+  std::vector<DeviceOp> ops = {Add{.out = matrix(), .a = matrix(), .b = matrix()}};
+  memory = Tensors(numbers);
+  ops.push_back(LayerNorm{.y = matrix(),
+                          .mean = column(),
+                          .rstd = column(),
+                          .x = matrix(),
+                          .weight = row(),
+                          .bias = row()});
+  memory = Tensors(numbers);
+  ops.push_back(LayerNormGrad{.grad_weight = row(),
+                              .grad_bias = row(),
+                              .grad_x = matrix(),
+                              .grad_y = matrix(),
+                              .x = matrix(),
+                              .mean = column(),
+                              .rstd = column(),
+                              .weight = row()});
   return ops;
 }
 
@@ -470,6 +511,8 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
                             (sum != nullptr && sum->in.rows == 1);
       if (is_state || count <= 1 << 21) measure(op);
     }
+    if (count > 1 << 21) continue;
+    for (const DeviceOp& op : norm_ops(count, bench.numbers())) measure(op);
   }
 }
 
@@ -483,6 +526,15 @@ OpRate rate_of_draws(RankBench& bench) {
   std::ignore = bench.seconds_of({DeviceOp(Fill{.out = state})});
   const OpSize size = size_of(draw);
   return {size.op, size.rows, size.width, size.work / bench.seconds_of({draw})};
+}
+
+/// Two products of so many rows, of other numbers.
+std::vector<DeviceOp> lane_ops(std::int64_t rows, std::int64_t numbers) {
+  const MeasuredProduct product{forward_product, 1, rows, 512};
+  std::vector<DeviceOp> ops = product.of_layers(2, numbers);
+  Tensors others(numbers, numbers / 2);
+  std::get<Gemm>(ops.back()).c = others.take(product.rows, product.width);
+  return ops;
 }
 
 /// One of a kind over these numbers; of an exchange with a peer, over half of them each way.
@@ -528,6 +580,13 @@ MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
   if (rank.device.kind() == DeviceKind::kCpu) {
     measured.rates.push_back(rate_of_draws(bench));
     measured.wake_s = bench.wake_s(ops_over(kSleptNumbers, bench.numbers()).front());
+    // Several ranks leave no core for a second lane.
+    const bool has_cores =
+        rank.ranks.size() == 1 && rank.device.info().threads == 1 && usable_cpus() > 1;
+    for (const std::int64_t rows : {16, 64, 256, 1024}) {
+      if (!has_cores) continue;
+      measured.wakes.push_back(bench.wake_on_other_core(lane_ops(rows, bench.numbers())));
+    }
   }
   if (rank.ranks.size() == 1) return measured;
   std::vector<std::vector<std::unique_ptr<Collective>>> kept;
@@ -683,6 +742,9 @@ MachineCard measure_card(const CardRequest& request) {
       min = std::min(min, others_share);
     }
     card.others_share = std::max(card.others_share, min);
+    for (const MachineLoad& before : card.loads) {
+      if (load.threads == 1 && load.wakes.empty()) load.wakes = before.wakes;
+    }
     measure_host(request, card, load);
     card.loads.push_back(load);
   }
