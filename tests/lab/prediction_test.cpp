@@ -259,7 +259,7 @@ TEST(OpRates, AreInterpolatedInTheReach) {
   EXPECT_NEAR(rate_of("copy", 1e2, 1e6), 1e9, 1) << "a short op is not faster far away";
 }
 
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kReachMiB = std::int64_t{1} << 20;
 
 /// Copies of 1 MiB to where nothing else is: two MiB each, by the numbers of their places.
 std::vector<Reach> reaches_of_copies(const std::vector<int>& places) {
@@ -267,7 +267,7 @@ std::vector<Reach> reaches_of_copies(const std::vector<int>& places) {
   Program program("copies", buffers);
   for (const int place : places) {
     const auto tensor = [&](const char* name) {
-      return buffers.tensor(name + std::to_string(place), Category::kData, 1, kMiB / 4);
+      return buffers.tensor(name + std::to_string(place), Category::kData, 1, kReachMiB / 4);
     };
     const Tensor to = tensor("to "), from = tensor("from ");
     program.add({.op = DeviceOp{Copy{.to = to, .from = from}}});
@@ -278,8 +278,8 @@ std::vector<Reach> reaches_of_copies(const std::vector<int>& places) {
 TEST(Reaches, CountTheBytesFromOneUseToTheNext) {
   std::vector<double> bytes;
   for (const Reach& reach : reaches_of_copies({0, 1, 2, 2, 0})) {
-    EXPECT_EQ(reach.own, 2 * kMiB);
-    bytes.push_back(reach.bytes / kMiB);
+    EXPECT_EQ(reach.own, 2 * kReachMiB);
+    bytes.push_back(reach.bytes / kReachMiB);
   }
   // The first follows the last of the step before; the others, more than there are places, of which
   // there are three.
@@ -313,10 +313,10 @@ double reach_of_products(std::int64_t micro_batches, bool first) {
 // both after 8. The first micro-batch follows the update, which goes through 32 MiB, the last
 // layer's first: 10 MiB in the mean of the first layer, 30 of the second.
 TEST(Reaches, OfAStageAreItsLayersBetweenMicroBatches) {
-  constexpr double kActivations = 0.5 * kMiB;  // two of the whole batch
-  EXPECT_NEAR(reach_of_products(8, false), (8 + 6 * 16) / 7.0 * kMiB, kActivations);
-  EXPECT_NEAR(reach_of_products(8, true), 20 * kMiB, kActivations);
-  EXPECT_NEAR(reach_of_products(1, true), 20 * kMiB, kActivations);
+  constexpr double kActivations = 0.5 * kReachMiB;  // two of the whole batch
+  EXPECT_NEAR(reach_of_products(8, false), (8 + 6 * 16) / 7.0 * kReachMiB, kActivations);
+  EXPECT_NEAR(reach_of_products(8, true), 20 * kReachMiB, kActivations);
+  EXPECT_NEAR(reach_of_products(1, true), 20 * kReachMiB, kActivations);
 }
 
 TEST(OpRates, TellProductsApartByTheirOperands) {
@@ -456,10 +456,10 @@ TEST(MeasuredMachines, PriceProductsByTheCacheOfTheirWeights) {
   MachineCard card = two_cores();
   for (MachineLoad& load : card.loads) {
     std::vector<OpRate> far = load.rates;
-    for (OpRate& rate : load.rates) rate.reach = 23.0 * kMiB;
+    for (OpRate& rate : load.rates) rate.reach = 23.0 * kReachMiB;
     for (OpRate& rate : far) {
       rate.rate /= rate.op == "copy" ? 1 : 4;
-      rate.reach = 24.0 * kMiB;
+      rate.reach = 24.0 * kReachMiB;
     }
     load.rates.insert(load.rates.end(), far.begin(), far.end());
   }
