@@ -642,7 +642,7 @@ TEST_F(Explain, ReadsWhatProfilersWrite) {
   }
 }
 
-/// Commas behind the last element, Chrome's array of events, and one that nothing closes; whatever
+/// Trailing commas, Chrome's array of events, and one that nothing closes; whatever
 /// piece of the file they are in.
 TEST_F(Explain, ReadsTrailingCommasAndArraysOfEvents) {
   const nlohmann::json trace = nlohmann::json::parse(step_of_every_cause().text());

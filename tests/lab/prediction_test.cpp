@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -34,22 +35,23 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
+/// A second for each product, and for each large sum of gradients as many as given.
+std::function<double(const Node&)> seconds_of_sums(double sum_s) {
+  return [sum_s](const Node& node) {
+    if (const auto* sum = op_if<AllReduce>(node.op)) {
+      return sum->tensors.front().size() > 1000 ? sum_s : 0.0;
+    }
+    return op_if<Gemm>(node.op) == nullptr ? 0.0 : 1.0;
+  };
+}
+
 /// A step of DDP calculated by hand, in which only products and sums of gradients take time.
 TEST(Simulator, OverlapsCommunicationWithBackward) {
   const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
-  const auto seconds = [](double all_reduce) {
-    return [all_reduce](const Node& node) {
-      if (std::holds_alternative<Collective>(node.op)) {
-        const auto& op = std::get<AllReduce>(std::get<Collective>(node.op));
-        return op.tensors.front().size() > 1000 ? all_reduce : 0.0;
-      }
-      return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
-    };
-  };
   // Forward 2; backward: weight gradient and input gradient of layer 1, weight gradient of layer 0.
-  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds(0)).step_s, 5);
-  const SimulatedStep step = simulate(programs.step(), seconds(3));
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds_of_sums(0)).step_s, 5);
+  const SimulatedStep step = simulate(programs.step(), seconds_of_sums(3));
   EXPECT_DOUBLE_EQ(step.account[Part::kForward], 2);
   EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 3);
   double sum = 0;
@@ -64,45 +66,34 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
 TEST(Simulator, SharesCoresAmongLanes) {
   const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
-  const auto seconds = [](const Node& node) {
-    if (const auto* collective = std::get_if<Collective>(&node.op)) {
-      return std::get<AllReduce>(*collective).tensors.front().size() > 1000 ? 3.0 : 0.0;
-    }
-    return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
-  };
   // As above, the first bucket is complete at 3. The two remaining products of backward share the
   // core with its sum, so both take twice as long, until 7. Then one second of the sum is left, and
   // three seconds of the other bucket's sum.
-  const SimulatedStep shared = simulate(programs.step(), seconds, {.at_once = 1});
+  const SimulatedStep shared = simulate(programs.step(), seconds_of_sums(3), {.at_once = 1});
   EXPECT_DOUBLE_EQ(shared.step_s, 11) << "all the work of one core";
   EXPECT_DOUBLE_EQ(shared.account[Part::kBackward], 5);
   EXPECT_DOUBLE_EQ(shared.account[Part::kExposedCommunication], 4);
-  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 2}).step_s, 9)
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds_of_sums(3), {.at_once = 2}).step_s, 9)
       << "a core for each lane";
-  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 0.5}).step_s, 22)
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds_of_sums(3), {.at_once = 0.5}).step_s, 22)
       << "two ranks on a core";
   // Four of the eleven seconds, in which both lanes need the core, take twice as long.
-  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 1, .contention = 2}).step_s, 15);
+  EXPECT_DOUBLE_EQ(
+      simulate(programs.step(), seconds_of_sums(3), {.at_once = 1, .contention = 2}).step_s, 15);
 }
 
 /// The same with lanes that sleep where they wait for another one.
 TEST(Simulator, WakesLanesThatHaveWaited) {
   const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
-  const auto seconds = [](const Node& node) {
-    if (const auto* collective = std::get_if<Collective>(&node.op)) {
-      return std::get<AllReduce>(*collective).tensors.front().size() > 1000 ? 3.0 : 0.0;
-    }
-    return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
-  };
   // The first sum begins half a second after its bucket is complete at 3, and the second sum right
   // after it at 6.5. The update waits for it until 9.5, and wakes up.
-  const SimulatedStep step = simulate(programs.step(), seconds, {.wake_s = 0.5});
+  const SimulatedStep step = simulate(programs.step(), seconds_of_sums(3), {.wake_s = 0.5});
   EXPECT_DOUBLE_EQ(step.step_s, 10);
   EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 3);
   EXPECT_DOUBLE_EQ(step.account[Part::kExposedCommunication], 4.5);
   EXPECT_DOUBLE_EQ(step.account[Part::kIdle], 0.5);
-  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.wakes = {{1, 0.5}}}).step_s, 9)
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds_of_sums(3), {.wakes = {{1, 0.5}}}).step_s, 9)
       << "there is no other device";
 }
 
@@ -767,15 +758,9 @@ TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {
 TEST(Simulator, SlowsKernelsBesideACollective) {
   const Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
-  const auto seconds = [](const Node& node) {
-    if (const auto* collective = std::get_if<Collective>(&node.op)) {
-      return std::get<AllReduce>(*collective).tensors.front().size() > 1000 ? 3.0 : 0.0;
-    }
-    return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
-  };
   // The first bucket is reduced from 3 to 6. Meanwhile, one of the two remaining products takes 2
   // seconds, and half of the other is done; it ends at 6.5, and the second bucket 3 later.
-  const SimulatedStep step = simulate(programs.step(), seconds, {.kernel_slowdown = 2});
+  const SimulatedStep step = simulate(programs.step(), seconds_of_sums(3), {.kernel_slowdown = 2});
   EXPECT_DOUBLE_EQ(step.account[Part::kBackward], 1 + 2 + 1.5);
   EXPECT_DOUBLE_EQ(step.step_s, 9.5);
 }

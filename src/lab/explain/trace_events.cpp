@@ -45,7 +45,7 @@ std::size_t utf8_bytes(std::string_view text) {
 }
 
 /// Makes JSON of what profilers write: NaN and infinity, control characters, backslashes and other
-/// encodings in strings, a comma behind the last element, and an array of events without its end.
+/// encodings in strings, trailing commas, and an array of events without its end.
 /// No name or argument decides anything in an account.
 class JsonMender {
  public:

@@ -55,7 +55,7 @@ struct OpRate {
   double rows = 1;
   double width = 1;
   double rate = 0;   // work per second
-  double reach = 0;  // 0: a card of before, which has one rate for any
+  double reach = 0;  // 0: an older card has one rate for any
 };
 
 /// Seconds of an op, interpolated from the rates of the same op at other sizes, in the logarithms

@@ -448,7 +448,7 @@ double unfused_s(const DeviceOp& op, const MachineLoad& load, const Reach& reach
 }
 
 /// The same; products are measured with a ReLU, and other activations in them add what was measured
-/// or, on cards of before, as much as they do alone.
+/// or, on older cards, as much as they do alone.
 double measured_s(const DeviceOp& op, const MachineLoad& load, const Reach& reach) {
   const auto* const gemm = std::get_if<Gemm>(&op);
   const double seconds = unfused_s(op, load, reach);
