@@ -175,11 +175,9 @@ std::string json_of(const Start& start) {
   for (const RankSteps& rank : start.ranks) ranks.push_back(json_of_rank(rank));
   json ops = json::array();
   for (const OpTime& op : start.ops) {
-    ops.push_back({{"name", op.name},
-                   {"phase", op.phase},
-                   {"block", op.block},
-                   {"seconds", op.seconds},
-                   {"device", op.device}});
+    ops.push_back(
+        {{"name", op.name}, {"phase", op.phase}, {"block", op.block}, {"seconds", op.seconds}});
+    if (op.device > 0) ops.back()["device"] = op.device;
   }
   json watched = json::array();
   for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
@@ -187,7 +185,8 @@ std::string json_of(const Start& start) {
               {"lost_share", start.lost_share},     {"attempts", start.attempts},
               {"weights_hash", start.weights_hash}, {"library", start.library},
               {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
-              {"watched", std::move(watched)},      {"governor", start.governor}};
+              {"watched", std::move(watched)}};
+  if (!start.governor.empty()) all["governor"] = start.governor;
   if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
   all[kHash] = hash_of_bytes(all.dump());
   return all.dump();
@@ -201,7 +200,7 @@ Start parse_start(std::string_view text, const std::string& name) {
               .wall_s = from.at("wall_s").number(0, kMaxRunSeconds),
               .lost_share = from.at("lost_share").number(0, 1),
               .attempts = static_cast<int>(from.at("attempts").whole(1, kMaxAttempts)),
-              .governor = from.at("governor").text(),
+              .governor = from.has("governor") ? from.at("governor").text() : "",
               .weights_hash = from.at("weights_hash").text(),
               .library = from.at("library").text()};
   for (const JsonValue& rank : from.at("ranks").items()) start.ranks.push_back(rank_of_json(rank));
@@ -210,7 +209,9 @@ Start parse_start(std::string_view text, const std::string& name) {
                          .phase = op.at("phase").text(),
                          .block = op.at("block").text(),
                          .seconds = op.at("seconds").number(0, kMaxRunSeconds),
-                         .device = static_cast<int>(op.at("device").whole(0, kMaxRunRanks))});
+                         .device = op.has("device")
+                                       ? static_cast<int>(op.at("device").whole(0, kMaxRunRanks))
+                                       : 0});
   }
   for (const JsonValue& watched : from.at("watched").items()) {
     start.watched.push_back(watched_of_json(watched));
