@@ -53,7 +53,7 @@ if ! builds || ! passes; then
 fi
 mutant 'no barrier' linear_adam.cuh 's/^ *__syncthreads\(\);//'
 mutant 'no barrier between layers' linear_adam.cuh 's/if \(i > 0\) __syncthreads\(\);//'
-mutant 'a layer left out' linear_adam.cuh 's/layers\.of\[i\], constants/layers.of[0], constants/'
+mutant 'a layer left out' linear_adam.cuh 's/layer = layers\.of\[i\]/layer = layers.of[0]/'
 mutant 'copies are not waited for' linear_adam.cuh 's/^ *wait_for_copies\(\);//'
 mutant 'the next grad_y into the buffer in use' linear_adam.cuh 's/fetch_next\(\(i \+ 1\) & 1\)/fetch_next(i \& 1)/'
 mutant 'the next x into the buffer in use' linear_adam.cuh 's/fetch_x\(x_buffer \^ 1, next\)/fetch_x(x_buffer, next)/'

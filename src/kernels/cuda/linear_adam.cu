@@ -37,6 +37,7 @@ struct LinearAdamLauncher : Launcher {
       std::int64_t tiles_of_all = 0;
       for (const DeviceOp* const op : ops) {
         const auto& update = std::get<LinearAdam>(*op);
+        layers.tiles_before[layers.count] = static_cast<int>(tiles_of_all);
         layers.of[layers.count++] = arrays_of<Number>(update);
         tiles_of_all += tiles_of(update);
       }
@@ -116,8 +117,10 @@ constexpr std::int64_t kTilesOfSmall = 4;
 /// Whether a layer is one of those that linear_adam_of_layers() updates.
 bool is_small(const LinearAdam& op, const KernelTarget& target) {
   const bool has_product = op.x.dtype == DType::kF32 || target.tensor_cores;
-  constexpr auto kShared = static_cast<std::int64_t>(std::max(
-      sizeof(LinearAdamShared<FmaProduct<64>>), sizeof(LinearAdamShared<TensorProduct<1, float>>)));
+  constexpr auto kShared =
+      static_cast<std::int64_t>(std::max(sizeof(LinearAdamShared<FmaProduct<64>>),
+                                         sizeof(LinearAdamShared<TensorProduct<1, float>>)) +
+                                sizeof(LinearAdamArrays<float>));
   const std::int64_t offsets = op.weight.offset_bytes | op.weight_moments1.offset_bytes |
                                op.weight_moments2.offset_bytes | op.grad_y.offset_bytes |
                                op.x.offset_bytes |

@@ -12,6 +12,8 @@
 // If two chunks are not enough, x is read again for every tile, half as often for tall tiles.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/tile_products.cuh"
@@ -192,14 +194,14 @@ struct NoMarks {
 };
 
 /// The work of one block.
-template <class Product, bool kVectors, class Arithmetic, class Marks>
+template <class Product, bool kVectors, class Arithmetic, class Marks, int kMaxAhead>
 struct LinearAdamBlock {
   using Number = typename Product::Number;
   static constexpr int kDepth = Product::kDepth;
   static constexpr int kRows = Product::kRows;
   static constexpr int kSlots = Product::kSlots;
   /// Slots whose weights are in registers ahead; a tall tile's sums need many.
-  static constexpr int kAhead = kSlots <= 4 ? kSlots : 2;
+  static constexpr int kAhead = kSlots <= kMaxAhead ? kSlots : 2;
 
   const LinearAdamArrays<Number>& a;
   const AdamConstants& constants;
@@ -339,11 +341,11 @@ struct LinearAdamBlock {
   }
 };
 
-/// The tiles of a layer of block `first` of `blocks`. Returns which block it is of those that go on
-/// with the tiles of the next layer.
-template <class Product, bool kVectors, class Arithmetic, class Marks>
-__device__ __forceinline__ int update_layer(const LinearAdamArrays<typename Product::Number>& a,
-                                            const AdamConstants& constants, int first, int blocks) {
+/// The tiles of a layer of block `first` of `blocks`.
+template <class Product, bool kVectors, class Arithmetic, class Marks, int kMaxAhead = 4>
+__device__ __forceinline__ void update_layer(const LinearAdamArrays<typename Product::Number>& a,
+                                             const AdamConstants& constants, int first,
+                                             int blocks) {
   const int out = static_cast<int>(a.out);
   const int in = static_cast<int>(a.in);
   const int n = static_cast<int>(a.n);
@@ -352,8 +354,7 @@ __device__ __forceinline__ int update_layer(const LinearAdamArrays<typename Prod
   const int chunks = n <= Product::kDepth ? 1 : (n + Product::kDepth - 1) / Product::kDepth;
   const std::int64_t tiles = std::int64_t{down} * strips;
   const auto own = static_cast<int>((tiles - first + blocks - 1) / blocks);
-  const auto next = static_cast<int>((first + blocks - tiles % blocks) % blocks);
-  if (own <= 0) return next;
+  if (own <= 0) return;
   const TileWalk begin{.strips = strips,
                        .chunks = chunks,
                        .rows_on = blocks / strips,
@@ -361,7 +362,7 @@ __device__ __forceinline__ int update_layer(const LinearAdamArrays<typename Prod
                        .tile = first / strips,
                        .strip = first % strips,
                        .chunk = 0};
-  LinearAdamBlock<Product, kVectors, Arithmetic, Marks> block{
+  LinearAdamBlock<Product, kVectors, Arithmetic, Marks, kMaxAhead> block{
       .a = a,
       .constants = constants,
       .shared = dynamic_shared<LinearAdamShared<Product>>(),
@@ -372,7 +373,6 @@ __device__ __forceinline__ int update_layer(const LinearAdamArrays<typename Prod
       .next = begin,
       .held = begin.chunk_of_x()};
   block.run(own * chunks);
-  return next;
 }
 
 /// Grid: any number of persistent blocks of kBlockThreads, each with a LinearAdamShared; they
@@ -394,6 +394,7 @@ constexpr int kMaxLayers = 16;
 template <class Number>
 struct LinearAdamLayers {
   LinearAdamArrays<Number> of[kMaxLayers];
+  int tiles_before[kMaxLayers];  // of the layers before it
   int count;
 };
 
@@ -403,12 +404,20 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     linear_adam_of_layers(const __grid_constant__ LinearAdamLayers<typename Product::Number> layers,
                           AdamConstants constants) {
   begin_kernel();
-  int block = static_cast<int>(blockIdx.x);
+  // The loop takes registers, which the exchange of tf32 also needs.
+  constexpr int kMaxAhead = std::is_same_v<Product, TensorProduct<1, float>> ? 2 : 4;
+  __shared__ LinearAdamArrays<typename Product::Number> layer;
+  const auto blocks = static_cast<int>(gridDim.x);
 #pragma unroll 1
   for (int i = 0; i < layers.count; ++i) {
     if (i > 0) __syncthreads();  // the factors of the layer before are no longer read
-    block = update_layer<Product, true, StraightArithmetic, NoMarks>(layers.of[i], constants, block,
-                                                                     static_cast<int>(gridDim.x));
+    if (block_thread() == 0) layer = layers.of[i];
+    __syncthreads();
+    // The block after the last one of the layer before has the first tile.
+    const int first =
+        (static_cast<int>(blockIdx.x) + blocks - layers.tiles_before[i] % blocks) % blocks;
+    update_layer<Product, true, StraightArithmetic, NoMarks, kMaxAhead>(layer, constants, first,
+                                                                        blocks);
   }
 }
 
