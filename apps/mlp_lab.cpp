@@ -130,11 +130,14 @@ void add_study_options(Command& run, StudyOptions& study) {
                    rank_counts_of(given);
                    study.given["ranks"] = given.text;
                  }));
-  run.add(option("--pause-ms", "MS", "the pause of the slow disk in io-delay, for each batch (10)",
-                 [&study](const RawValue& given) {
-                   real_number(given, {.low = 0, .with_low = false, .end = 1e4});
-                   study.given["pause-ms"] = given.text;
-                 }));
+  run.add(
+      option("--pause-ms", "MS",
+             "the pause of the slow disk in io-delay and before backward in delay, and half the "
+             "slow rank's in imbalance (10)",
+             [&study](const RawValue& given) {
+               real_number(given, {.low = 0, .with_low = false, .end = 1e4});
+               study.given["pause-ms"] = given.text;
+             }));
   run.add(option("--logs", "DIR",
                  "take EXPERIMENT.CASE.log there, with a line 'Step 00 | Step time: 0.1234s | ...' "
                  "for each step, in place of runs",

@@ -20,6 +20,7 @@
 #include "lab/checkpoint_report.h"
 #include "lab/child.h"
 #include "lab/class/class.h"
+#include "lab/experiments/case_figures.h"
 #include "lab/predict/mesh_search.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/page.h"
@@ -31,6 +32,7 @@
 #include "lab/study/run_workload.h"
 #include "lab/study/study.h"
 #include "session/outputs.h"
+#include "session/progress_bar.h"
 #include "session/run_program.h"
 
 namespace barestep {
@@ -64,19 +66,24 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
   return requested;
 }
 
-/// On a terminal, one line that is rewritten; otherwise one line per start.
+/// On a terminal a bar, once it is known of what; otherwise a line for each start.
 void show_progress(const StudyProgress& progress) {
-  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
-  const std::string left =
-      progress.left_s > 0 ? fmt::format(", about {:.0f} s left", progress.left_s) : "";
-  const std::string place =
-      progress.total > 0 ? fmt::format("[{}/{}] ", progress.done, progress.total) : "";
-  print_to_stderr(fmt::format("{}{}{}{}{}", is_terminal ? "\r\x1b[K" : "", place, progress.what,
-                              left, is_terminal ? "" : "\n"));
+  const bool is_counted = progress.total > 0, has_left = progress.left_s > 0;
+  if (::isatty(STDERR_FILENO) == 1) {
+    std::vector<std::string> fields = {progress.what};
+    if (has_left) fields.insert(fields.begin(), clock_text(progress.left_s) + " left");
+    const int columns = terminal_columns() - 1;
+    return print_to_stderr(kEraseLine + (is_counted ? bar_text(progress.done, progress.total,
+                                                               std::move(fields), columns)
+                                                    : progress.what));
+  }
+  print_to_stderr(fmt::format(
+      "{}{}{}\n", is_counted ? fmt::format("[{}/{}] ", progress.done, progress.total) : "",
+      progress.what, has_left ? fmt::format(", about {:.0f} s left", progress.left_s) : ""));
 }
 
 void end_progress() {
-  if (::isatty(STDERR_FILENO) == 1) print_to_stderr("\r\x1b[K");
+  if (::isatty(STDERR_FILENO) == 1) print_to_stderr(kEraseLine);
 }
 
 void print_findings(const Report& report, const std::vector<const Experiment*>& requested) {
@@ -387,7 +394,7 @@ void print_new_class(const ClassOptions& options) {
                  .quick = options.quick});
   TextTable table({"student", "variant", ">simulated"});
   for (const Student& each : plan.students) {
-    table.add_row({each.name, options_text(each.options), simulated_time(each.step_s)});
+    table.add_row({each.name, options_text(each.options), simulated_time(each.price.step_s)});
   }
   const std::string in = on_one_line((folder / "students").string());
   show(fmt::format("{}{} of {}: give out the folders in {}\n", table.text(),
@@ -401,8 +408,11 @@ void print_grades(const ClassOptions& options) {
   let_signals_stop_children();
   const TemporaryFolder scratch("class-");
   std::atomic<int> runs = 0;
+  const bool has_mpirun = !find_on_path("mpirun").empty();
   const Rerun rerun = [&](const Case& what) -> std::optional<Start> {
     Case alone = what;
+    // One device has the losses of any number of ranks, but for the order of sums.
+    if (what.workload.has_ranks() && !has_mpirun) alone.workload = on_one(what.workload);
     alone.workload.config.device.threads = 1;
     const std::filesystem::path own = scratch.path() / std::to_string(runs++);
     std::filesystem::create_directories(own);

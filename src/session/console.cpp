@@ -16,12 +16,6 @@
 #include "session/run_program.h"
 
 namespace barestep {
-namespace {
-
-constexpr const char* kEraseLine = "\r\033[K";
-
-}  // namespace
-
 Console::Console(const TrainConfig& config, const StepPrograms& programs, const Place& place,
                  const OtherPrograms& others, std::int64_t steps)
     : config_(config),

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
@@ -17,19 +18,6 @@ namespace {
 
 constexpr int kMinBar = 10;
 constexpr int kMaxBar = 30;
-
-/// The most important first.
-std::vector<std::string> fields_of(const Progress& progress) {
-  std::vector<std::string> fields = {fmt::format("{}/{}", progress.done, progress.steps),
-                                     clock_text(progress.left_s) + " left",
-                                     fmt::format("loss {:.4g}", progress.loss)};
-  if (progress.epoch > 0) {
-    fields.push_back(fmt::format("epoch {}/{}", progress.epoch, progress.epochs));
-  }
-  if (progress.accuracy) fields.push_back(fmt::format("test {:.2f}%", 100 * *progress.accuracy));
-  fields.push_back(number_text(progress.samples_per_s) + " samples/s");
-  return fields;
-}
 
 }  // namespace
 
@@ -42,21 +30,34 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}:{:02}", minutes / 60, minutes % 60, whole % 60);
 }
 
-std::string progress_text(const Progress& progress, int columns) {
+std::string bar_text(std::int64_t done, std::int64_t all, std::vector<std::string> fields,
+                     int columns) {
   constexpr int kBrackets = 2;
+  fields.insert(fields.begin(), fmt::format("{}/{}", done, all));
   std::string text;
-  for (const std::string& field : fields_of(progress)) {
+  for (const std::string& field : fields) {
     const std::string more = (text.empty() ? " " : " | ") + field;
     if (kMinBar + kBrackets + std::ssize(text) + std::ssize(more) > columns) break;
     text += more;
   }
   const int room = columns - kBrackets - static_cast<int>(text.size());
   const int width = std::clamp(room, 0, kMaxBar);
-  const double share = static_cast<double>(progress.done) /
-                       static_cast<double>(std::max<std::int64_t>(progress.steps, 1));
+  const double share =
+      static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(all, 1));
   const int filled = std::clamp(static_cast<int>(share * width), 0, width);
   if (room < 0) return "";
   return fmt::format("[{:=<{}}{: <{}}]{}", "", filled, "", width - filled, text);
+}
+
+std::string progress_text(const Progress& progress, int columns) {
+  std::vector<std::string> fields = {clock_text(progress.left_s) + " left",
+                                     fmt::format("loss {:.4g}", progress.loss)};
+  if (progress.epoch > 0) {
+    fields.push_back(fmt::format("epoch {}/{}", progress.epoch, progress.epochs));
+  }
+  if (progress.accuracy) fields.push_back(fmt::format("test {:.2f}%", 100 * *progress.accuracy));
+  fields.push_back(number_text(progress.samples_per_s) + " samples/s");
+  return bar_text(progress.done, progress.steps, std::move(fields), columns);
 }
 
 int terminal_columns() {

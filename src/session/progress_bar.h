@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace barestep {
 
@@ -22,9 +23,16 @@ struct Progress {
 /// "0:07", "12:34", "3:00:00", rounded to whole seconds.
 std::string clock_text(double seconds);
 
-/// One line of at most `columns` characters: a bar, then what fits of the count of steps, the time
-/// left, the loss, the epoch, the last test's accuracy and the rate, in this order.
+/// One line of at most `columns` characters: a bar, then what fits of "DONE/ALL" and the fields, in
+/// this order.
+std::string bar_text(std::int64_t done, std::int64_t all, std::vector<std::string> fields,
+                     int columns);
+
+/// The same of a run: the time left, the loss, the epoch, the last test's accuracy and the rate.
 std::string progress_text(const Progress& progress, int columns);
+
+/// Removes the line that the cursor is in.
+constexpr const char* kEraseLine = "\r\033[K";
 
 /// The terminal's width; 80 if it does not say.
 int terminal_columns();

@@ -66,7 +66,8 @@ using ChangeOfStart = std::function<void(const Case& what, Start& start)>;
 
 /// Writes a study of the variant, as its run would have done.
 void write_study(const std::filesystem::path& folder, const ClassPlan& plan, const Student& student,
-                 const ChangeOfStart& change = nullptr) {
+                 const ChangeOfStart& change = nullptr, HowCasesWent how = nullptr) {
+  if (!how) how = [&](const Case& what) { return step_of(what, student); };
   const Study study(folder,
                     {.quick = plan.quick,
                      .options = student.options,
@@ -77,8 +78,7 @@ void write_study(const std::filesystem::path& folder, const ClassPlan& plan, con
   for (const Experiment* const experiment : experiments_of(plan.sheet)) {
     const std::filesystem::path runs = folder / "runs" / experiment->name;
     std::filesystem::create_directories(runs);
-    const Results results =
-        made_up(*experiment, setting, [&](const Case& what) { return step_of(what, student); });
+    const Results results = made_up(*experiment, setting, how);
     for (const Measurement& measured : results.cases) {
       for (std::size_t i = 0; i < measured.starts().size(); ++i) {
         Start start = measured.starts()[i];
@@ -87,6 +87,14 @@ void write_study(const std::filesystem::path& folder, const ClassPlan& plan, con
       }
     }
   }
+}
+
+/// The sheet that was given out with a prediction, as run.sh keeps it.
+std::string predicted_sheet(const ClassPlan& plan, const Student& student,
+                            const std::string& prediction) {
+  std::string text = template_of(plan.sheet, student.name);
+  const std::size_t room = text.find("\\_", text.find("before you measure.**"));
+  return text.replace(room, text.find('\n', room) - room, prediction);
 }
 
 /// The sheet with the student's figures and answers: the right choice, and a sentence elsewhere.
@@ -107,15 +115,13 @@ std::string answered_sheet(const ClassPlan& plan, const std::filesystem::path& s
     } else if (!number.empty()) {
       const MarkedItem& item = *plan.header.item(number);
       std::string answer = "It is so because of the update, which costs the same for any batch.";
+      if (item.by == MarkedBy::kPrediction) answer = block.front();
       if (item.by == MarkedBy::kWord) {
         answer = kCannotBeSaid;
-        const std::string experiment = item.finding.substr(0, item.finding.find('.'));
-        for (const ReportSection& section : report.sections) {
-          if (section.experiment->name != experiment || !section.trouble.empty()) continue;
-          const Finding* const finding = finding_named(section.findings, item.finding);
-          for (const auto& [choice, word] : item.choices) {
-            if (finding->word == word) answer = choice;
-          }
+        const ReportSection& section = *report.section(item.experiment);
+        for (const auto& [choice, word] : item.choices) {
+          const bool is_valid = section.trouble.empty();
+          if (is_valid && section.findings.named(item.finding)->word == word) answer = choice;
         }
         answer = fmt::format("My answer is {}, by the figures above.", answer);
       }
@@ -156,6 +162,39 @@ class AClass : public TempDirTest {
                const ChangeOfStart& change = nullptr) {
     write_study(handed(student) / "results", plan, student, change);
     write_file(sheet_of(student), answered_sheet(plan, handed(student) / "results", gpus_));
+    predict(plan, student, "Three times as many, since the update stays as it is.");
+  }
+
+  void predict(const ClassPlan& plan, const Student& student, const std::string& prediction) {
+    write_file(handed(student) / fmt::format("{}-before.md", kSheetName),
+               predicted_sheet(plan, student, prediction));
+  }
+
+  /// A sheet that asks for ranks only.
+  ClassPlan ranks_only(const std::string& names, const std::string& more = "") {
+    return new_one(names, file("ranks.md", R"(# Ranks
+
+| Ranks | Time | Speed-up | Efficiency | Exposed |
+| --- | --- | --- | --- | --- |
+| 1 | {{strong-scaling.ranks-1.time}} | {{strong-scaling.ranks-1.speed-up}} | {{strong-scaling.ranks-1.efficiency}} | {{strong-scaling.ranks-1.exposed}} |
+| 2 | {{strong-scaling.ranks-2.time}} | {{strong-scaling.ranks-2.speed-up}} | {{strong-scaling.ranks-2.efficiency}} | {{strong-scaling.ranks-2.exposed}} |
+
+)" + more + R"(**Is it so?**
+
+It is.
+)")
+                              .string());
+  }
+
+  /// Hands in a sheet of ranks with these two rows and this split, and no records.
+  void hand_in_sheet(const Student& student, const std::string& one, const std::string& two,
+                     const std::string& split) {
+    std::filesystem::create_directories(handed(student));
+    write_file(handed(student) / "ranks-figures.md",
+               fmt::format("# Ranks\n\n| Ranks | Time | Speed-up | Efficiency | Exposed |\n| --- | "
+                           "--- | --- | --- | --- |\n| 1 | {} |\n| 2 | {} |\n\n| Devices | Rows "
+                           "|\n| --- | --- |\n| 3 | {} |\n",
+                           one, two, split));
   }
 
   [[nodiscard]] std::filesystem::path sheet_of(const Student& student) const {
@@ -191,7 +230,7 @@ TEST_F(AClass, GivesEachStudentAVariantOfTheSameDifficulty) {
   std::vector<double> seconds;
   for (const Student& each : plan.students) {
     variants.insert(each.options);
-    seconds.push_back(each.step_s);
+    seconds.push_back(each.price.step_s);
     EXPECT_EQ(std::stoi(each.options.at("dim")) % 64, 0);
   }
   EXPECT_THAT(variants, SizeIs(60));
@@ -201,7 +240,8 @@ TEST_F(AClass, GivesEachStudentAVariantOfTheSameDifficulty) {
   const std::string script = read_file(own / "run.sh");
   EXPECT_THAT(script, HasSubstr("#SBATCH --time="));
   EXPECT_THAT(script, HasSubstr(" starts, about "));
-  EXPECT_THAT(script, HasSubstr("sheet practical3.md --figures --batch-size "));
+  EXPECT_THAT(script, HasSubstr("sheet 'practical3.md' --figures --batch-size "));
+  EXPECT_THAT(script, HasSubstr("|| cp 'practical3.md' 'practical3-before.md' || exit\n"));
   const std::string given = read_file(own / "practical3.md");
   EXPECT_THAT(given, AllOf(HasSubstr("Name: Õie Žukova 7 "), HasSubstr("{{batch-sweep.batch-32."),
                            Not(HasSubstr("Look for")), Not(HasSubstr("vary:"))));
@@ -312,7 +352,7 @@ TEST_F(AClass, OfSixtyIsCaughtAsWhatItIs) {
   write_grades(folder() / "grades", plan, grades);
   const std::string marks = read_file(folder() / "grades/marks.csv");
   EXPECT_EQ(std::ranges::count(marks, '\n'), 61);
-  EXPECT_THAT(marks, HasSubstr("\nÕie Žukova 1,Õie Žukova 1,2,2,2,,2,"));
+  EXPECT_THAT(marks, HasSubstr("\nÕie Žukova 1,Õie Žukova 1,2,2,2,,,2,"));
   EXPECT_THAT(marks, HasSubstr(",nothing handed in\n"));
   const std::string page = read_file(folder() / "grades/class.md");
   EXPECT_THAT(page, HasSubstr("| batch-sweep.batch-32.seconds | 55 |"));
@@ -348,6 +388,145 @@ TEST_F(AClass, ComparesLossesAndWeightsWithThoseOfAnotherRun) {
       ElementsAre(Field(&Mistake::text, HasSubstr("are not those of another run: 1.25 and"))));
   EXPECT_THAT(grades.students[2].mistakes, IsEmpty()) << "another machine may round otherwise";
   EXPECT_THAT(grades.students[2].marks[0].text, HasSubstr("had the same losses"));
+}
+
+TEST_F(AClass, ComparesASheetOfRanksWithARunOfTheFewest) {
+  const ClassPlan plan = ranks_only("Anna\nBo\n");
+  const auto took = [](const Student& student) {
+    return [&student](const Case& what) {
+      return MadeUpStep{.step_s = 0.04 / what.workload.ranks,
+                        .phase_s = {{"forward", 0.04 / what.workload.ranks}},
+                        .other_ranks = std::vector(
+                            static_cast<std::size_t>(what.workload.ranks) - 1, MadeUpStep{}),
+                        .weights_hash = "ab12",
+                        .loss = loss_of(student.options)};
+    };
+  };
+  for (const Student& each : plan.students) {
+    write_study(
+        handed(each) / "results", plan, each,
+        [&](const Case& what, Start& start) {
+          start.wall_s = what.workload.ranks;
+          if (each.name == "Bo") std::ranges::fill(start.ranks.front().loss, 1.5);
+        },
+        took(each));
+  }
+  const GradedClass grades = grade(plan, [&](const Case& what) -> std::optional<Start> {
+    EXPECT_EQ(what.workload.ranks, 1);
+    EXPECT_TRUE(what.workload.has_ranks());
+    Start start{.weights_hash = "ab12"};
+    const bool is_annas =
+        what.workload.config.training.seed == std::stoull(plan.students[0].options.at("seed"));
+    const Student& student = plan.students[is_annas ? 0 : 1];
+    start.ranks = {made_up_rank(took(student)(what), what.workload.steps())};
+    return start;
+  });
+  EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_THAT(grades.students[0].marks[0].text, HasSubstr("the same weights, to the bit"));
+  EXPECT_THAT(
+      grades.students[1].mistakes,
+      ElementsAre(Field(&Mistake::text, HasSubstr("the losses of ranks-1 are not those of another "
+                                                  "run: 1.5 and"))));
+}
+
+TEST_F(AClass, FollowsFiguresWithoutRecordsFromEachOther) {
+  const ClassPlan plan = ranks_only("Anna\nBo\nCy\n",
+                                    "| Devices | Rows |\n| --- | --- |\n| 3 | "
+                                    "{{data-parallel.devices-3.split}} |\n\n");
+  hand_in_sheet(plan.students[0], "40.0 ms | 1.00x | 100 % | 0 us (0.0 %)",
+                "25 ms (24 ms to 27 ms) | 1.59x | 79.5 % | 2.50 ms (10.1 %)", "22/22/20");
+  hand_in_sheet(plan.students[1], "0.0400 | 1 | 100 | 0", "25.0 ms | 1.80x | 90 % | 2.5 ms (20 %)",
+                "21/21/22");
+  hand_in_sheet(plan.students[2], "40.0 ms | | | ", "| 1.80x | 90 % | ", "");
+  const GradedClass grades = grade(plan);
+  const auto texts = [&](std::size_t student) {
+    std::vector<std::string> all;
+    for (const Mistake& each : grades.students[student].mistakes) {
+      if (each.kind == MistakeKind::kArithmetic) all.push_back(each.text);
+    }
+    return all;
+  };
+  EXPECT_THAT(texts(0), IsEmpty());
+  EXPECT_EQ(grades.students[0].marks[1].points, 1);
+  EXPECT_THAT(grades.students[0].marks[1].text,
+              HasSubstr("6 of 6 figures and their ratios are right, as far as they follow"));
+  EXPECT_THAT(
+      texts(1),
+      ElementsAre("strong-scaling.ranks-2.speed-up is written '1.80x', and from the times beside "
+                  "it follows 1.60x",
+                  "strong-scaling.ranks-2.efficiency is written '90 %', and from the times beside "
+                  "it follows 80.0 %",
+                  "strong-scaling.ranks-2.exposed is written '2.5 ms (20 %)', and from the times "
+                  "beside it follows 2.50 ms (10.0 %)",
+                  "data-parallel.devices-3.split is written '21/21/22', and from the variant "
+                  "follows 22/22/20"));
+  EXPECT_THAT(texts(2), IsEmpty()) << "nothing follows from one time";
+}
+
+TEST_F(AClass, LeavesPredictionsToTheTeacherHoweverCloseTheyAre) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\n");
+  for (const Student& each : plan.students) hand_in(plan, each);
+  predict(plan, plan.students[0], "A hundred times as many.");
+  std::filesystem::remove(handed(plan.students[1]) / "practical3-before.md");
+  std::filesystem::remove(handed(plan.students[2]) / "practical3-before.md");
+  change_sheet(plan.students[1], [](std::string& text) {
+    text.insert(text.find("\n\n", text.find("before you measure.**")), "\n\nThree times.");
+  });
+  const GradedClass grades = grade(plan);
+  const auto mark_of = [&](std::size_t student) {
+    EXPECT_THAT(grades.students[student].mistakes, IsEmpty());
+    const auto mark = std::ranges::find(grades.students[student].marks, MarkedBy::kPrediction,
+                                        [](const Mark& each) { return each.item->by; });
+    return *mark;
+  };
+  EXPECT_EQ(mark_of(0).points, std::nullopt);
+  EXPECT_EQ(mark_of(0).answer, "A hundred times as many.");
+  EXPECT_EQ(mark_of(0).text,
+            "Written before the runs. Marked by its reason, not by how close it is.");
+  EXPECT_THAT(mark_of(0).key, HasSubstr("Look for: a number between 1 and 4"));
+  EXPECT_EQ(mark_of(1).points, std::nullopt);
+  EXPECT_EQ(mark_of(1).answer, "Three times.");
+  EXPECT_THAT(mark_of(1).text, testing::StartsWith("Not written before the runs."));
+  EXPECT_EQ(mark_of(2).points, 0);
+}
+
+TEST_F(AClass, VariesThePausesOfOtherSheets) {
+  const ClassPlan plan = new_class({.sheet = "homework1",
+                                    .students = file("names.csv", names_of(5)),
+                                    .output = folder() / "class",
+                                    .machine = "h200-nvlink",
+                                    .secret = "secret",
+                                    .quick = true});
+  std::set<std::string> pauses;
+  for (const Student& each : plan.students) pauses.insert(each.options.at("pause-ms"));
+  EXPECT_THAT(pauses, testing::Each(testing::AnyOf("8", "10", "12", "14")));
+  EXPECT_GT(pauses.size(), 1U);
+}
+
+TEST_F(AClass, NamesRunsWithOtherOptionsThanTheVariants) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\n");
+  const auto is_case = [](const Case& what, const char* key) { return what.key == key; };
+  hand_in(plan, plan.students[0]);
+  hand_in(plan, plan.students[1], [&](const Case& what, Start& start) {
+    TrainConfig config = what.workload.config;
+    config.data.io_delay_ms = 1;
+    if (is_case(what, "workers-0")) start.configuration = json_of(config);
+  });
+  hand_in(plan, plan.students[2], [&](const Case& what, Start& start) {
+    TrainConfig config = what.workload.config;
+    config.data.batch_size = 16;
+    if (is_case(what, "batch-32")) start.configuration = json_of(config);
+  });
+  const GradedClass grades = grade(plan);
+  EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_THAT(grades.students[1].mistakes,
+              ElementsAre(Field(&Mistake::text,
+                                "these runs are not those of the variant: "
+                                "io-delay.workers-0")));
+  EXPECT_THAT(grades.students[2].mistakes,
+              ElementsAre(Field(&Mistake::text,
+                                "these runs are not those of the variant: "
+                                "batch-sweep.batch-32")));
 }
 
 TEST_F(AClass, NamesWhatCannotBe) {
@@ -398,8 +577,18 @@ TEST_F(AClass, JoinsTheStudiesOfItsMachines) {
   for (const Student& each : plan.students) hand_in(plan, each);
   collect_studies(folder() / "handed-in", folder() / "all");
   const std::string page = read_file(folder() / "all/report.md");
-  EXPECT_THAT(page, AllOf(HasSubstr("| where | batch-32 | batch-64 | batch-128 |"),
-                          HasSubstr("\n| Anna | "), HasSubstr("![Batch size]")));
+  EXPECT_THAT(page,
+              AllOf(HasSubstr("| where | machine | options | batch-sweep.batch-32 | "
+                              "batch-sweep.batch-64 | batch-sweep.batch-128 | "),
+                    HasSubstr(" | io-delay.workers-0 | "),
+                    HasSubstr("\n| Anna | processor made up, cores 2 | --quick --batch-size "),
+                    HasSubstr("\n| Bo | "), HasSubstr("![Time of a step]")));
+  std::size_t tables = 0;
+  for (const std::vector<std::string>& block : blocks_of(page)) {
+    tables += block.front().starts_with("|") ? 1 : 0;
+  }
+  EXPECT_EQ(tables, 1U);
+  EXPECT_THAT(read_file(folder() / "all/plots/machines-1.svg"), HasSubstr("io-delay.workers-0"));
   EXPECT_THAT(read_file(folder() / "all/results.csv"),
               AllOf(testing::StartsWith("where,experiment,case,"),
                     HasSubstr("\nBo,batch-sweep,batch-32,")));
@@ -466,8 +655,14 @@ TEST_F(SheetWithHeader, IsRefusedWithLineAndRemedy) {
 }
 
 TEST_F(SheetWithHeader, LeavesAnswersToStudentsBelowTheirFigures) {
-  const Sheet sheet = load_sheet(kSheetName);
-  EXPECT_THAT(questions_of(sheet), Contains(Field(&SheetQuestion::number, "2.3")));
+  const auto has = [](const std::string& sheet, const std::string& number) {
+    EXPECT_THAT(questions_of(load_sheet(sheet)), Contains(Field(&SheetQuestion::number, number)));
+  };
+  has(kSheetName, "2.3");
+  has("practical5", "1.1");  // "## 1 to 3."
+  has("practical5", "4.3");
+  has("homework1", "5B.2");
+  has("practical8", "1.4");  // its heading has no number
   const std::vector<SheetQuestion> read = questions_in(
       "## A\n\n**1.1 Is it?**\n\n\\_\\_\\_\n\nIt is.\nMore.\n\n- or not\n\nChecklist: [ ] a\n\n## "
       "B\n\nText.\n");

@@ -679,6 +679,24 @@ Results varied(const std::string& name, const Setting& setting) {
   });
 }
 
+TEST(Delays, AreThoseThatAreAskedFor) {
+  Setting setting = new_setting(false, false, 4, {{"pause-ms", "13"}});
+  setting.data = "data";
+  std::vector<std::string> keys;
+  for (const Case& what : experiment_of("delay").cases(setting)) {
+    if (what.workload.ranks > 1) keys.push_back(what.key.substr(8));
+  }
+  EXPECT_THAT(keys, testing::ElementsAre("delay-0", "delay-6.5", "delay-13", "delay-26"));
+  const std::string sentences =
+      sentences_of(experiment_of("delay").findings(varied("delay", setting)));
+  EXPECT_THAT(sentences, HasSubstr(" with 13 ms before backward, "));
+  EXPECT_THAT(sentences, HasSubstr(" with 26."));
+  EXPECT_THAT(sentences, HasSubstr("A pause of 13 ms limits the speed-up to (T1 + d) / d, "));
+  const Case slow = experiment_of("imbalance").cases(setting).back();
+  EXPECT_EQ(slow.workload.config.injected.slow_rank->delay_ms, 26);
+  EXPECT_THAT(command_line_of(slow), HasSubstr("--slow-rank 0:26"));
+}
+
 TEST(OneValue, IsShownForOneQuantity) {
   Setting setting = made_up_setting();
   setting.ranks = {1, 2};

@@ -321,6 +321,45 @@ TEST_F(MlpLab, StartsRanksItself) {
   EXPECT_TRUE(start.at("lost_share").is_number());
 }
 
+TEST_F(MlpLab, RepeatsARunOfRanksToGradeIt) {
+  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
+  file("ranks.md", R"(---
+vary: seed 1 to 1000
+vary: dim 64 to 64
+---
+# Ranks
+
+| Time |
+| --- |
+| {{strong-scaling.ranks-2.time}} |
+
+**Is it so?**
+
+It is.
+)");
+  file("names.csv", "Õie Ž\n");
+  const ProcessResult made =
+      run({"class", "new", "ranks.md", "--students", "names.csv", "--quick", "--machine", card()});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::filesystem::path student = folder() / "class/students/Õie Ž";
+  const ProcessResult measured =
+      run_process({"sh", "run.sh", "--starts", "1", "--device", "cpu", "--card", card()},
+                  {.working_directory = student, .variables = {"MLP_LAB=" MLP_LAB}});
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_THAT(measured.out, ContainsRegex("^[0-9]+ starts, about 1 minute\n"));
+  for (const std::string& variable : {std::string("A=B"), std::string("PATH=/nowhere")}) {
+    const ProcessResult graded = run_process(
+        {MLP_LAB, "class", "grade", "class", "class/students", "--rerun", "--machine", card()},
+        {.working_directory = folder(), .variables = {variable}});
+    ASSERT_EQ(graded.exit_code, 0) << graded.err;
+    const std::string page = read_file(folder() / "class/grades/students/Õie Ž.md");
+    EXPECT_THAT(page, HasSubstr("| identity | 1 of 1 | Options, seed, losses and hashes of the "
+                                "records are those of the variant, and another run "))
+        << variable;
+    EXPECT_THAT(page, Not(HasSubstr("another variant"))) << variable;
+  }
+}
+
 TEST_F(MlpLab, PredictsWhatChangesGainAndMakesThem) {
   // A pause of 5 ms in steps of some 100 us: predicted to gain, however busy the machine is.
   const std::vector<std::string> command = {

@@ -26,6 +26,14 @@ TEST(ProgressBar, ShowsWhatFitsOfItsFields) {
   EXPECT_EQ(progress_text(progress, 1), "");
 }
 
+TEST(ProgressBar, CountsAnythingElse) {
+  const std::vector<std::string> fields = {"0:42 left", "amdahl: ranks-2, start 1 of 4"};
+  EXPECT_EQ(bar_text(12, 60, fields, 62),
+            "[==        ] 12/60 | 0:42 left | amdahl: ranks-2, start 1 of 4");
+  EXPECT_EQ(bar_text(12, 60, fields, 61), "[======                        ] 12/60 | 0:42 left");
+  EXPECT_EQ(bar_text(0, 2, {}, 20), "[              ] 0/2");
+}
+
 TEST(ProgressBar, LeavesOutWhatARunDoesNotHave) {
   const Progress random{.done = 10, .steps = 10, .samples_per_s = 1, .loss = 2};
   EXPECT_EQ(progress_text(random, 100),

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,12 +26,19 @@
 
 namespace barestep {
 
+/// What a variant takes, simulated.
+struct VariantPrice {
+  double step_s = 0;   // of all cases together
+  int starts = 0;      // of a new class only, as is
+  double seconds = 0;  // how long these take
+};
+
 /// A student and the variant of the sheet.
 struct Student {
   std::string name{};
   std::string folder{};    // the name, as far as folders may have it
   GivenOptions options{};  // of mlp_lab sheet
-  double step_s = 0;       // simulated
+  VariantPrice price{};
 };
 
 struct ClassPlan {
@@ -40,9 +48,6 @@ struct ClassPlan {
   std::string machine{};  // the card that prices them
   bool quick = false;
   std::vector<Student> students{};
-
-  /// That of a student's study on the machine of the card.
-  [[nodiscard]] Setting setting(const GivenOptions& options, const MachineCard& card) const;
 };
 
 struct NewClass {
@@ -63,18 +68,20 @@ ClassPlan new_class(const NewClass& requested);
 /// Throws Error: kNoInput, kBadData.
 ClassPlan load_class(const std::filesystem::path& folder);
 
-/// A variant on this machine: its cost, and the words of the findings that choices are marked by.
-struct PricedVariant {
-  double step_s = 0;  // all cases together
-  int starts = 0;
-  double seconds = 0;                // of all starts
-  std::vector<std::string> words{};  // by choice
-  std::string trouble{};             // empty, or why it cannot be given to a student
-};
-PricedVariant priced(const ClassPlan& plan, const GivenOptions& options, const MachineCard& card);
+/// The endings of what a student writes and hands in: SHEET-before.md is the sheet as it was when
+/// run.sh was first called, and SHEET-figures.md the one whose tables it filled in.
+constexpr std::string_view kBeforeEnding = "-before.md", kFiguresEnding = "-figures.md";
 
-/// By its whole name, "batch-sweep.linear"; null if there is none.
-const Finding* finding_named(const Findings& findings, std::string_view name);
+/// A case as if each step of all its starts took so long, with these parts.
+Measurement steady(const Case& what, int starts, double step_s,
+                   const std::map<std::string, double>& phase_s = {});
+
+/// All that is below a folder and can be read, in order, and the file that makes a folder a study.
+std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder);
+constexpr std::string_view kStudyName = "study.json";
+
+/// "processor X, cores 2"
+std::string machine_text(const Report& report);
 
 // Grading (grade.cpp).
 
@@ -88,7 +95,7 @@ enum class MistakeKind {
   kSwapped,     // two figures of the sheet
   kMistyped,    // a figure of the sheet: its digits in another order, or one of them wrong
   kOther,       // a figure of the sheet that is not the one that the run recorded
-  kArithmetic,  // figures of the sheet that do not follow from each other
+  kArithmetic,  // a figure of the sheet that does not follow from the others
   kPhysics,     // a time below the floor, an account that does not add up, no interval
   kAnswer,      // another word than that of the student's own figures
   kBusy,        // no mistake: other programs disturbed the measurement
@@ -117,6 +124,8 @@ struct HandedFigure {
   std::string name{};
   std::string recorded{}, written{};
   std::optional<double> number{};  // that was recorded
+
+  [[nodiscard]] std::string kind() const { return name.substr(name.rfind('.') + 1); }
 };
 
 struct GradedStudent {
@@ -129,7 +138,7 @@ struct GradedStudent {
   [[nodiscard]] bool has(MistakeKind kind) const;
 };
 
-/// The records of a start that another run makes of the same case; `kept` is the first start.
+/// The records of a start that another run makes of the same case.
 using Rerun = std::function<std::optional<Start>(const Case& what)>;
 
 struct GradedClass {
@@ -152,8 +161,8 @@ void write_grades(const std::filesystem::path& folder, const ClassPlan& plan,
 /// What was found, by how many students, for a terminal.
 std::string summary_of_grades(const GradedClass& graded);
 
-/// Joins the figures of all studies below a folder into results.csv, report.md and report.html in
-/// `output`. Throws Error: kNoInput if there are none.
+/// Joins all studies below a folder into results.csv, and into a table and a plot in report.md and
+/// report.html, in `output`. Throws Error: kNoInput if there are none.
 void collect_studies(const std::filesystem::path& folder, const std::filesystem::path& output);
 
 }  // namespace barestep

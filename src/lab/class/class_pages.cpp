@@ -149,22 +149,6 @@ FindingTable mistakes_table(const GradedClass& graded) {
   return table;
 }
 
-/// Points of the class.
-Plot points_plot(const GradedClass& graded) {
-  Plot plot{.title = "Points, without those that the teacher decides", .y_label = "students"};
-  std::map<int, int> counts;
-  for (const GradedStudent& each : graded.students) {
-    ++counts[static_cast<int>(earned_points(each).given)];
-  }
-  PlotSeries series{.name = "students"};
-  for (const auto& [points, count] : counts) {
-    series.points.push_back(plot_point(static_cast<double>(plot.categories.size()), count));
-    plot.categories.push_back(std::to_string(points));
-  }
-  plot.series = {std::move(series)};
-  return plot;
-}
-
 Page class_page(const ClassPlan& plan, const GradedClass& graded) {
   Page page{.title = fmt::format("{}: {}", plan.sheet.name,
                                  counted(std::ssize(graded.students), "student"))};
@@ -189,87 +173,66 @@ Page class_page(const ClassPlan& plan, const GradedClass& graded) {
     sentences.push_back(
         fmt::format("Folders of nobody in the class: {}.", list_text(graded.unknown)));
   }
-  page.add(sentences,
-           {.tables = {table, mistakes_table(graded), spread_table(graded)},
-            .plots = {points_plot(graded)}},
-           "class");
+  page.add(sentences, {.tables = {table, mistakes_table(graded), spread_table(graded)}}, "");
   return page;
-}
-
-void write_named(const std::filesystem::path& folder, const std::string& name, const Page& page) {
-  replace_file(folder / (name + ".html"), html_of(page));
-  replace_file(folder / (name + ".md"),
-               fmt::format("# {}\n\n{}", markdown_text(page.title), page.markdown));
 }
 
 /// The studies below a folder, by where they are.
 std::map<std::string, std::filesystem::path> studies_below(const std::filesystem::path& folder) {
   std::map<std::string, std::filesystem::path> found;
-  std::error_code error;
-  for (std::filesystem::recursive_directory_iterator each(folder, error), end;
-       !error && each != end; each.increment(error)) {
-    if (each->path().filename() != "study.json") continue;
-    const std::filesystem::path study = each->path().parent_path();
-    const std::string name = std::filesystem::relative(study, folder).begin()->string();
-    found[found.contains(name) ? std::filesystem::relative(study, folder).string() : name] = study;
+  for (const std::filesystem::path& path : files_below(folder)) {
+    if (path.filename() != kStudyName) continue;
+    const std::filesystem::path study = path.parent_path(),
+                                inside = std::filesystem::relative(study, folder);
+    const std::string name = inside.begin()->string();
+    found[found.contains(name) ? inside.string() : name] = study;
   }
   if (!found.empty()) return found;
   fail(ExitCode::kNoInput, {.what = "studies",
                             .value = folder.string(),
-                            .why = error ? error.message() : "there are none in this folder",
+                            .why = "there are none in this folder",
                             .remedy = "name the folder that has the --output of each machine"});
 }
 
-/// The times of an experiment's cases on all machines.
-void add_machines(Page& page, const Experiment& experiment,
-                  const std::map<std::string, Report>& reports) {
-  FindingTable table{.title = experiment.title, .columns = {"where"}};
-  Plot plot{.title = experiment.title, .y_label = "ms a step"};
-  std::map<std::string, PlotSeries> series;
-  for (const auto& [name, report] : reports) {
+/// A row of times for each study, and the same as a plot.
+struct JoinedTimes {
+  FindingTable table{.title = "Time of a step", .columns = {"where", "machine", "options"}};
+  std::vector<PlotSeries> series{};  // by column after these
+
+  void add(const std::string& where, const Report& report) {
+    const std::size_t facts = 3;
+    std::vector<std::string> row = {where, machine_text(report),
+                                    std::string(without_blanks(report.options))};
     for (const ReportSection& section : report.sections) {
-      if (section.experiment != &experiment) continue;
-      std::vector<std::string> row(std::max<std::size_t>(table.columns.size(), 1), "-");
-      row.front() = section.trouble.empty() ? name : name + " (INVALID)";
       for (const Measurement& measured : section.results.cases) {
-        const std::string& key = measured.what().key;
-        const auto column = std::ranges::find(table.columns, key) - table.columns.begin();
-        if (column == std::ssize(table.columns)) {
-          table.columns.push_back(key);
-          row.emplace_back();
+        const std::string name =
+            fmt::format("{}.{}", section.experiment->name, measured.what().key);
+        const auto place = static_cast<std::size_t>(std::ranges::find(table.columns, name) -
+                                                    table.columns.begin());
+        if (place == table.columns.size()) {
+          table.columns.push_back(name);
+          series.push_back({.name = name, .style = SeriesStyle::kMarks});
         }
-        row[static_cast<std::size_t>(column)] = time_text(measured.mean_s());
-        series[key].points.push_back(
-            plot_point(static_cast<double>(plot.categories.size()), measured.mean_s(), 1e3));
+        row.resize(table.columns.size(), "-");
+        row[place] = time_text(measured.mean_s()) + (section.trouble.empty() ? "" : " (INVALID)");
+        series[place - facts].points.push_back(
+            plot_point(static_cast<double>(table.rows.size() + 1), measured.mean_s(), 1e3));
       }
-      plot.categories.push_back(name);
-      table.rows.push_back(std::move(row));
     }
+    table.rows.push_back(std::move(row));
   }
-  if (table.columns.size() == 1) return;
-  for (auto& row : table.rows) row.resize(table.columns.size(), "-");
-  for (auto& [key, points] : series) {
-    points.name = key;
-    points.style = SeriesStyle::kMarked;
-    plot.series.push_back(std::move(points));
-  }
-  plot.x_label = fmt::format("machine: {}", fmt::join(plot.categories, ", "));
-  plot.categories.clear();
-  page.markdown += fmt::format("## {}\n\n", markdown_text(experiment.title));
-  page.add({}, {.tables = {table}, .plots = {plot}}, experiment.name);
-}
+};
 
 }  // namespace
 
 void write_grades(const std::filesystem::path& folder, const ClassPlan& plan,
                   const GradedClass& graded) {
-  make_folder(folder / "students");
-  replace_file(folder / "marks.csv", marks_csv(plan, graded));
-  write_named(folder, "class", class_page(plan, graded));
-  write_named(folder, "answers", answers_page(plan, graded));
+  write_page(folder, class_page(plan, graded), "class");
+  write_page(folder, answers_page(plan, graded), "answers");
   for (const GradedStudent& each : graded.students) {
-    write_named(folder / "students", each.student->folder, student_page(plan, each));
+    write_page(folder / "students", student_page(plan, each), each.student->folder);
   }
+  replace_file(folder / "marks.csv", marks_csv(plan, graded));
 }
 
 std::string summary_of_grades(const GradedClass& graded) {
@@ -281,27 +244,28 @@ std::string summary_of_grades(const GradedClass& graded) {
 }
 
 void collect_studies(const std::filesystem::path& folder, const std::filesystem::path& output) {
-  std::map<std::string, Report> reports;
+  JoinedTimes times;
   std::string csv;
-  Page page{.title = "Machines of a class"};
-  FindingTable machines{.title = "Machines", .columns = {"where", "what"}};
-  for (const auto& [name, study] : studies_below(folder)) {
-    Report report = report_of(Study::open(study));
-    std::vector<std::string> facts;
-    for (const auto& [fact, value] : report.environment)
-      facts.push_back(fmt::format("{} {}", fact, value));
-    machines.rows.push_back({name, fmt::format("{}", fmt::join(facts, ", "))});
+  for (const auto& [where, study] : studies_below(folder)) {
+    const Report report = report_of(Study::open(study));
+    times.add(where, report);
     const std::string results = csv_of(report);
     for (const std::string_view line : split(results, "\n")) {
       const bool is_title = line.data() == results.data();
       if (line.empty() || (is_title && !csv.empty())) continue;
-      csv += fmt::format("{},{}\n", is_title ? "where" : csv_cell(name), line);
+      csv += fmt::format("{},{}\n", is_title ? "where" : csv_cell(where), line);
     }
-    reports.emplace(name, std::move(report));
   }
-  page.add({}, {.tables = {machines}}, "");
-  for (const Experiment& experiment : experiments()) add_machines(page, experiment, reports);
-  make_folder(output);
+  for (auto& row : times.table.rows) row.resize(times.table.columns.size(), "-");
+  Page page{.title = "Machines of a class"};
+  page.add({},
+           {.tables = {std::move(times.table)},
+            .plots = {{.title = "Time of a step",
+                       .x_label = "row of the table",
+                       .y_label = "ms",
+                       .log_y = true,
+                       .series = std::move(times.series)}}},
+           "machines");
   write_page(output, page);
   replace_file(output / "results.csv", csv);
 }

@@ -2,24 +2,30 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <future>
 #include <map>
 #include <mutex>
 #include <set>
-#include <thread>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/host.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
+#include "core/lookup.h"
 #include "core/units.h"
 #include "lab/class/class.h"
+#include "lab/experiments/calculations.h"
+#include "lab/experiments/case_figures.h"
 #include "lab/report/page.h"
 #include "options/option_values.h"
 #include "options/options.h"
+#include "profiler/peaks.h"
 
 namespace barestep {
 namespace {
@@ -30,12 +36,18 @@ constexpr std::size_t kFirstSteps = 5;
 
 // Figures as text.
 
-/// A number at the start of a text, its unit, and how many decimals it has.
+/// A number at the start of a text, its unit, and a time in seconds.
 struct ReadFigure {
   double number = 0;
-  int decimals = 0;
+  double rounding = 0.5;  // half of its last digit
   std::string unit{};
+  double scale = 1;
+
+  [[nodiscard]] double plain() const { return scale * number; }
 };
+
+constexpr std::pair<std::string_view, double> kUnitsOfTime[] = {
+    {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
 
 std::optional<ReadFigure> read_figure(std::string_view text) {
   std::string plain(text.substr(0, text.find(' ')));
@@ -49,23 +61,44 @@ std::optional<ReadFigure> read_figure(std::string_view text) {
   if (error != std::errc{}) return std::nullopt;
   const std::string_view read(plain.data(), static_cast<std::size_t>(end - plain.data()));
   const std::size_t point = read.find('.');
-  if (point != std::string_view::npos) figure.decimals = static_cast<int>(read.size() - point) - 1;
+  if (point != std::string_view::npos) {
+    figure.rounding = 0.5 * std::pow(0.1, static_cast<double>(read.size() - point - 1));
+  }
   figure.unit = plain.substr(read.size());
   const std::size_t blank = text.find(' ');
   if (figure.unit.empty() && blank != std::string_view::npos && text[blank + 1] != '(') {
     figure.unit = text.substr(blank + 1, text.find_first_of(" (", blank + 1) - blank - 1);
   }
+  if (const double* const scale = found_in(kUnitsOfTime, figure.unit)) {
+    figure.unit = "s";
+    figure.scale = *scale;
+  }
   return figure;
 }
 
-/// Whether what is written is what was recorded, as far as it is rounded.
-bool is_same_figure(const std::string& recorded, const std::string& written) {
-  if (recorded == written) return true;
-  const auto a = read_figure(recorded), b = read_figure(written);
+/// "10.0 %" of "3.10 ms (10.0 %)"; empty if there is no such share.
+std::string share_in(const std::string& text) {
+  const std::size_t open = text.find('('), end = text.find("%)");
+  const std::string share = open < end ? text.substr(open + 1, end - open) : "";
+  return share.find(" to ") == std::string::npos ? share : "";
+}
+
+/// Whether what is written is the figure, and its share, as far as both are rounded; a figure may
+/// be written without its unit. `slack` is a share of it.
+bool is_same_figure(const std::string& figure, const std::string& written, double slack = 0) {
+  if (figure == written) return true;
+  const auto a = read_figure(figure), b = read_figure(written);
   if (!a || !b || (!b->unit.empty() && a->unit != b->unit)) return false;
-  const double size = std::abs(a->number);
-  const double rounded = std::min(0.5 * std::pow(10, -b->decimals), 0.05 * size);
-  return std::abs(a->number - b->number) <= std::max(rounded, 0.005 * size) * (1 + 1e-9);
+  const auto is_near = [&](double expected, double number, double rounding) {
+    const double size = std::abs(expected);
+    const double rounded = std::max(std::min(rounding, 0.05 * size), 0.005 * size);
+    return std::abs(expected - number) <= (rounded + slack * size) * (1 + 1e-9);
+  };
+  const std::string share = share_in(figure), written_share = share_in(written);
+  const bool has_share = !share.empty() && !written_share.empty();
+  return (is_near(a->plain(), b->plain(), b->scale * b->rounding) ||
+          (b->unit.empty() && is_near(a->number, b->number, b->rounding))) &&
+         (!has_share || is_same_figure(share, written_share, slack));
 }
 
 std::string digits_of(std::string_view text) {
@@ -93,21 +126,19 @@ bool is_mistyped(const std::string& recorded, const std::string& written) {
 
 /// What a student handed in.
 struct HandedFiles {
-  std::filesystem::path study{}, sheet{};
+  std::filesystem::path study{}, sheet{}, before{};
 };
 
 HandedFiles files_in(const std::filesystem::path& folder, const std::string& sheet) {
   HandedFiles found;
-  const auto take = [](std::filesystem::path& kept, std::filesystem::path path) {
-    if (kept.empty() || path < kept) kept = std::move(path);
+  const auto take = [](std::filesystem::path& kept, const std::filesystem::path& path) {
+    if (kept.empty()) kept = path;
   };
-  std::error_code error;
-  for (std::filesystem::recursive_directory_iterator each(
-           folder, std::filesystem::directory_options::skip_permission_denied, error);
-       !error && each != std::filesystem::recursive_directory_iterator(); each.increment(error)) {
-    const std::filesystem::path& path = each->path();
-    if (path.filename() == "study.json") take(found.study, path.parent_path());
-    if (path.filename() == sheet + "-figures.md") take(found.sheet, path);
+  for (const std::filesystem::path& path : files_below(folder)) {
+    const std::string name = path.filename().string();
+    if (name == kStudyName) take(found.study, path.parent_path());
+    if (name == fmt::format("{}{}", sheet, kFiguresEnding)) take(found.sheet, path);
+    if (name == fmt::format("{}{}", sheet, kBeforeEnding)) take(found.before, path);
   }
   return found;
 }
@@ -163,7 +194,7 @@ std::vector<HandedFigure> figures_of(const Sheet& sheet, const std::string& hand
         if (at < all.size() && row < all[at].size() && i < all[at][row].size()) {
           figure.written = all[at][row][i];
         }
-        if (const auto number = read_figure(figure.recorded)) figure.number = number->number;
+        if (const auto number = read_figure(figure.recorded)) figure.number = number->plain();
         figures.push_back(std::move(figure));
       }
     }
@@ -180,7 +211,23 @@ struct Tally {
     passed += is_passed ? 1 : 0;
     return is_passed;
   }
+  [[nodiscard]] double share() const { return all == 0 ? 0 : double(passed) / all; }
 };
+
+/// Figures that follow from the times of their experiment, and from a variant alone.
+constexpr std::array<std::string_view, 5> kOfTimes = {"samples-per-s", "sample-time", "speed-up",
+                                                      "efficiency", "exposed"};
+constexpr std::array<std::string_view, 4> kOfVariant = {"batch", "ranks", "micro-steps", "split"};
+
+/// In seconds.
+struct WrittenTimes {
+  double step_s = NAN, exposed_s = NAN;
+};
+
+/// "batch-sweep.batch-32" of "batch-sweep.batch-32.seconds".
+std::string without_last(const std::string& name) {
+  return name.substr(0, name.rfind('.'));
+}
 
 class StudentsWork {
  public:
@@ -193,10 +240,12 @@ class StudentsWork {
       return;
     }
     const HandedFiles files = files_in(folder, plan.sheet.name);
+    const auto text_of = [](const std::filesystem::path& file) {
+      return file.empty() ? "" : InputFile(file, "sheet").text(kMaxHandedBytes);
+    };
     const auto why = refusal_of([&] {
-      if (!files.sheet.empty()) {
-        handed_ = InputFile(files.sheet, "sheet").text(kMaxHandedBytes);
-      }
+      handed_ = text_of(files.sheet);
+      before_ = questions_of({.name = plan.sheet.name, .text = text_of(files.before)});
       if (files.study.empty()) return;
       const Study study = Study::open(files.study);
       identity_ = study.identity();
@@ -211,45 +260,49 @@ class StudentsWork {
 
   [[nodiscard]] const Student& student() const { return *graded_.student; }
 
+  /// Each case that was measured, and its name: "batch-sweep.batch-32".
   template <class Visit>
-  void for_starts(const Visit& visit) const {
+  void for_cases(const Visit& visit) const {
     if (!report_) return;
     for (const ReportSection& section : report_->sections) {
       for (const Measurement& measured : section.results.cases) {
-        for (const Start& start : measured.starts()) {
-          visit(fmt::format("{}.{}", section.experiment->name, measured.what().key), start);
-        }
+        visit(measured, fmt::format("{}.{}", section.experiment->name, measured.what().key));
       }
     }
   }
 
-  /// A case that another run makes in seconds, on any machine.
+  /// A case that another run makes in seconds, on any machine: of those with the fewest ranks or
+  /// devices the one that took least; null if there is none.
   [[nodiscard]] const Measurement* case_to_rerun() const {
-    if (!report_ || identity_->on_gpu) return nullptr;
-    for (const ReportSection& section : report_->sections) {
-      for (const Measurement& measured : section.results.cases) {
-        const Workload& workload = measured.workload();
-        const bool is_plain = workload.scheme() == SchemeKind::kSingle && !workload.pytorch &&
-                              measured.what().made == nullptr &&
-                              workload.config.data.kind == DataKind::kRandn;
-        if (is_plain) return &measured;
-      }
-    }
-    return nullptr;
+    const Measurement* found = nullptr;
+    if (!report_ || identity_->on_gpu) return found;
+    const auto cost_of = [](const Measurement& measured) {
+      const Workload& workload = measured.workload();
+      return std::tuple(workload.scheme() != SchemeKind::kSingle, workload.ranks,
+                        measured.starts().front().wall_s);
+    };
+    for_cases([&](const Measurement& measured, const std::string&) {
+      const Workload& workload = measured.workload();
+      const bool is_plain = !workload.pytorch && measured.what().made == nullptr &&
+                            workload.config.data.kind == DataKind::kRandn;
+      if (is_plain && (found == nullptr || cost_of(measured) < cost_of(*found))) found = &measured;
+    });
+    return found;
   }
 
   /// `others` are the students who have a record as well, by its hash; `rerun` is another run of
   /// case_to_rerun(), if there is one.
   GradedStudent grade(const std::map<std::string, std::set<const Student*>>& others,
                       const std::optional<Start>& rerun) {
-    if (!graded_.has(MistakeKind::kNothing)) {
-      read_figures();
-      const std::map<std::string_view, Mark> checks = {{kIdentityCheck, identity(others, rerun)},
-                                                       {kArithmeticCheck, arithmetic()},
-                                                       {kPhysicsCheck, physics()}};
-      questions(checks);
+    if (graded_.has(MistakeKind::kNothing)) {
+      const Mark nothing{.points = 0, .text = "Nothing was handed in."};
+      mark_items(
+          {{kIdentityCheck, nothing}, {kArithmeticCheck, nothing}, {kPhysicsCheck, nothing}});
     } else {
-      questions({});
+      read_figures();
+      mark_items({{kIdentityCheck, identity(others, rerun)},
+                  {kArithmeticCheck, arithmetic()},
+                  {kPhysicsCheck, physics()}});
     }
     return std::move(graded_);
   }
@@ -261,13 +314,9 @@ class StudentsWork {
 
   /// Experiments that are calculated need no records; of others, says which are missing.
   void complete() {
-    for (const auto& [name, value] : report_->environment) {
-      if (name == "processor" || name == "GPU" || name == "cores") {
-        graded_.machine += fmt::format("{}{} {}", graded_.machine.empty() ? "" : ", ", name, value);
-      }
-    }
+    graded_.machine = machine_text(*report_);
     for (const Experiment* const each : experiments_of(plan_.sheet)) {
-      if (section_named(each->name) != nullptr) continue;
+      if (report_->section(each->name) != nullptr) continue;
       const Setting setting = report_->sections.front().results.setting;
       if (each->cases(setting).empty()) {
         report_->sections.push_back(
@@ -277,22 +326,12 @@ class StudentsWork {
         found(MistakeKind::kMissing, fmt::format("{} was not measured to its end", each->name));
       }
     }
-    for (const ReportSection& section : report_->sections) {
-      for (const Measurement& measured : section.results.cases) {
-        if (const std::string why = measured.trouble(); !why.empty()) {
-          found(MistakeKind::kBusy, fmt::format("{}: {}", section.experiment->name, why));
-          break;
-        }
-      }
-    }
-  }
-
-  [[nodiscard]] const ReportSection* section_named(std::string_view experiment) const {
-    if (!report_) return nullptr;
-    const auto at = std::ranges::find_if(report_->sections, [&](const ReportSection& section) {
-      return experiment == section.experiment->name;
+    std::set<std::string> busy;
+    for_cases([&](const Measurement& measured, const std::string& name) {
+      const std::string why = measured.trouble(), experiment = without_last(name);
+      if (why.empty() || !busy.insert(experiment).second) return;
+      found(MistakeKind::kBusy, fmt::format("{}: {}", experiment, why));
     });
-    return at == report_->sections.end() ? nullptr : &*at;
   }
 
   void read_figures() {
@@ -301,7 +340,7 @@ class StudentsWork {
     graded_.figures = figures_of(plan_.sheet, handed_, [&](std::string_view name) {
       const std::optional<SheetName> figure = sheet_name(name);
       const bool is_there = runs && std::ranges::all_of(figure->experiments, [&](const auto& each) {
-                              return section_named(each) != nullptr;
+                              return report_->section(each) != nullptr;
                             });
       return is_there ? figure->text(*runs) : std::string();
     });
@@ -320,46 +359,37 @@ class StudentsWork {
             fmt::format("the study is of{}, the variant is{}", options_text(identity_->options),
                         options_text(student().options)));
     }
-    std::set<std::string> copied, altered;
-    for_starts([&](const std::string& name, const Start& start) {
-      if (start.is_altered || start.hash.empty()) altered.insert(name);
-      const auto same = others.find(start.hash);
-      if (!start.hash.empty() && same != others.end() && same->second.size() > 1) {
-        copied.insert(name);
-      }
-    });
-    if (!altered.empty()) {
-      found(MistakeKind::kAltered,
-            fmt::format("this figure is not the one that the run recorded: {}",
-                        fmt::join(altered, ", ")));
-    }
-    if (!copied.empty()) {
-      found(MistakeKind::kCopied, fmt::format("another student handed in the same records of {}",
-                                              fmt::join(copied, ", ")));
-    }
-    check_configurations();
+    check_starts(others);
     std::string text = "Options, seed, losses and hashes of the records are those of the variant";
     if (rerun) text += check_rerun(*rerun);
     const bool is_same = graded_.mistakes.size() == before;
     return {.points = is_same ? 1 : 0, .text = is_same ? text + "." : "See what was found."};
   }
 
-  /// That the starts of a case are runs of the variant, which repeat each other's losses.
-  void check_configurations() {
-    std::set<std::string> others;
-    for (const ReportSection& section : report_->sections) {
-      for (const Measurement& measured : section.results.cases) {
-        const Start& first = measured.starts().front();
-        for (const Start& start : measured.starts()) {
-          if (!has_options(measured, start) || !are_same_losses(start, first)) {
-            others.insert(fmt::format("{}.{}", section.experiment->name, measured.what().key));
-          }
+  /// That the starts of a case are runs of the variant which repeat each other's losses, as they
+  /// were recorded, and that no other student has them.
+  void check_starts(const std::map<std::string, std::set<const Student*>>& others) {
+    std::map<MistakeKind, std::set<std::string>> all;
+    for_cases([&](const Measurement& measured, const std::string& name) {
+      for (const Start& start : measured.starts()) {
+        if (start.is_altered || start.hash.empty()) all[MistakeKind::kAltered].insert(name);
+        if (!start.hash.empty() && others.at(start.hash).size() > 1) {
+          all[MistakeKind::kCopied].insert(name);
+        }
+        if (!has_options(measured, start) || !have_same_losses(start, measured.starts().front())) {
+          all[MistakeKind::kVariant].insert(name);
         }
       }
+    });
+    for (const auto& [kind, names] : all) {
+      found(kind, fmt::format("{}: {}",
+                              kind == MistakeKind::kAltered
+                                  ? "this figure is not the one that the run recorded"
+                              : kind == MistakeKind::kCopied
+                                  ? "another student handed in the same records"
+                                  : "these runs are not those of the variant",
+                              fmt::join(names, ", ")));
     }
-    if (others.empty()) return;
-    found(MistakeKind::kVariant,
-          fmt::format("the runs of {} are not those of the variant", fmt::join(others, ", ")));
   }
 
   /// Whether a start has the values that its case has of the options that vary.
@@ -368,27 +398,24 @@ class StudentsWork {
     const JsonDocument written(start.configuration, {"configuration", "", ""});
     const std::string expected = json_of(measured.workload().config);
     const JsonDocument made(expected, {"configuration", "", ""});
-    return std::ranges::all_of(student().options, [&](const auto& option) {
-      std::string key = option.first;
-      std::ranges::replace(key, '-', '_');
-      const bool is_known = written.root().has(key.c_str()) && made.root().has(key.c_str());
-      return !is_known ||
-             written.root().at(key.c_str()).json() == made.root().at(key.c_str()).json();
+    std::set<std::string> names = {"global-batch-size", "io-delay-ms", "delay-ms", "slow-rank"};
+    for (const auto& [name, value] : student().options) names.insert(name);
+    return std::ranges::all_of(names, [&](const std::string& name) {
+      const char* const key = name.c_str();
+      const bool is_known = written.root().has(key) && made.root().has(key);
+      return !is_known || written.root().at(key).json() == made.root().at(key).json();
     });
   }
 
-  static bool are_same_losses(const Start& a, const Start& b) {
-    const std::vector<double>&x = a.ranks.front().loss, &y = b.ranks.front().loss;
-    for (std::size_t i = 0; i < std::min({kFirstSteps, x.size(), y.size()}); ++i) {
-      if (!(std::abs(x[i] - y[i]) <= kSameLoss * std::abs(y[i]))) return false;
-    }
-    return x.size() == y.size();
+  static bool have_same_losses(const Start& a, const Start& b) {
+    return a.ranks.front().loss.size() == b.ranks.front().loss.size() &&
+           loss_difference(a, b, kFirstSteps) <= kSameLoss;
   }
 
   std::string check_rerun(const Start& rerun) {
     const Measurement& measured = *case_to_rerun();
     const Start& start = measured.starts().front();
-    if (!are_same_losses(rerun, start)) {
+    if (!have_same_losses(rerun, start)) {
       found(MistakeKind::kVariant,
             fmt::format(
                 "the losses of {} are not those of another run: {:.6g} and {:.6g} in the first "
@@ -420,11 +447,11 @@ class StudentsWork {
                         empty == 1 ? "1 figure is" : fmt::format("{} figures are", empty)));
     }
     name_wrong(wrong);
-    check_rates(wrong, tally);
-    const double share = tally.all == 0 ? 0 : double(tally.passed) / tally.all;
-    return {.points = share,
-            .text = fmt::format("{} of {} figures and their ratios are right.", tally.passed,
-                                tally.all)};
+    check_relations(wrong, tally);
+    return {
+        .points = tally.share(),
+        .text = fmt::format("{} of {} figures and their ratios are right{}.", tally.passed,
+                            tally.all, report_ ? "" : ", as far as they follow from each other")};
   }
 
   void name_wrong(std::vector<const HandedFigure*> wrong) {
@@ -451,69 +478,82 @@ class StudentsWork {
     }
   }
 
-  /// The workload of a case by its name, "batch-sweep.batch-32".
-  [[nodiscard]] std::optional<Workload> workload_of_case(const std::string& name) const {
-    const std::size_t dot = name.find('.');
-    const Experiment& experiment = experiment_of(name.substr(0, dot));
-    const ReportSection* const section = section_named(experiment.name);
-    const std::vector<Case> cases = experiment.cases(
-        section != nullptr ? section->results.setting
-                           : new_setting(plan_.quick, false, 2, student().options));
-    const auto at = std::ranges::find(cases, name.substr(dot + 1), &Case::key);
-    return at == cases.end() ? std::nullopt : std::optional(at->workload);
+  /// The cases of an experiment as if their steps took the times in the sheet; a case without them,
+  /// and what follows from it, is no number.
+  [[nodiscard]] Results written_results(const std::string& experiment,
+                                        const std::map<std::string, WrittenTimes>& times) const {
+    Results results{.setting = {}, .name = experiment, .cases = {}};
+    if (const ReportSection* const section = report_ ? report_->section(experiment) : nullptr) {
+      results.setting = section->results.setting;
+    } else {
+      results.setting = new_setting(plan_.quick, false, 2, student().options);
+      if (results.setting.ranks.empty()) results.setting.ranks = {1, 2, 4};
+    }
+    for (const Case& what : experiment_of(experiment).cases(results.setting)) {
+      const auto found = times.find(fmt::format("{}.{}", experiment, what.key));
+      const WrittenTimes time = found == times.end() ? WrittenTimes{} : found->second;
+      results.cases.push_back(steady(what, 1, time.step_s, {{"communication", time.exposed_s}}));
+    }
+    return results;
   }
 
-  /// Throughput and efficiency against times and speed-ups in the same row, unless one of them is
-  /// named already.
-  void check_rates(const std::vector<const HandedFigure*>& wrong, Tally& tally) {
-    std::map<std::string, std::map<std::string, double>> cases;
+  /// Ratios and rates against the times in the sheet, and, where there are no records, what follows
+  /// from the variant; unless one of them is named already.
+  void check_relations(const std::vector<const HandedFigure*>& wrong, Tally& tally) {
+    std::map<std::string, WrittenTimes> times;
+    double slack = 0;  // two rounded times
+    std::vector<const HandedFigure*> written;
     for (const HandedFigure& figure : graded_.figures) {
-      const auto number = read_figure(figure.written);
-      const bool is_named = std::ranges::find(wrong, &figure) != wrong.end();
-      if (!number || is_named) continue;
-      const std::size_t dot = figure.name.rfind('.');
-      cases[figure.name.substr(0, dot)][figure.name.substr(dot + 1)] = number->number;
+      if (figure.written.empty() || std::ranges::find(wrong, &figure) != wrong.end()) continue;
+      written.push_back(&figure);
+      const std::string kind = figure.kind();
+      const auto read = read_figure(figure.written);
+      const bool is_step = kind == "time" || kind == "seconds";
+      if ((!is_step && kind != "exposed") || !read || !(read->number > 0)) continue;
+      WrittenTimes& of = times[without_last(figure.name)];
+      (is_step ? of.step_s : of.exposed_s) = read->plain();
+      slack = std::max(slack, 2 * read->rounding / read->number);
     }
-    for (const auto& each : cases) {
-      const std::string& name = each.first;
-      const std::map<std::string, double>& figures = each.second;
-      const auto check = [&](const char* figure, const char* from, double expected) {
-        if (!figures.contains(figure) || !figures.contains(from)) return;
-        const double written = figures.at(figure);
-        if (tally.count(std::abs(written - expected) <= 0.02 * std::abs(expected))) return;
-        found(MistakeKind::kArithmetic,
-              fmt::format("{}.{} is {}, and {} with {} {}", name, figure, number_text(written),
-                          number_text(expected), from, number_text(figures.at(from))));
-      };
-      const bool has_seconds = figures.contains("seconds"), has_gain = figures.contains("speed-up");
-      const std::optional<Workload> workload =
-          has_seconds || has_gain ? workload_of_case(name) : std::nullopt;
-      if (!workload) continue;
-      if (has_seconds) {
-        check("samples-per-s", "seconds",
-              static_cast<double>(workload->step_samples()) / figures.at("seconds"));
-      }
-      if (has_gain) check("efficiency", "speed-up", 100 * figures.at("speed-up") / workload->ranks);
+    std::map<std::string, Results> all;
+    for (const HandedFigure* const figure : written) {
+      const std::string kind = figure->kind();
+      const bool is_of_times = std::ranges::find(kOfTimes, kind) != kOfTimes.end();
+      const bool is_of_variant = std::ranges::find(kOfVariant, kind) != kOfVariant.end();
+      if (!is_of_times && (report_ || !is_of_variant)) continue;
+      const std::string experiment = without_last(without_last(figure->name));
+      const auto [results, is_new] = all.try_emplace(experiment);
+      if (is_new) results->second = written_results(experiment, times);
+      check_relation(*figure, results->second, is_of_times ? slack : 0, tally);
     }
+  }
+
+  void check_relation(const HandedFigure& figure, const Results& results, double slack,
+                      Tally& tally) {
+    const auto measured = std::ranges::find_if(results.cases, [&](const Measurement& each) {
+      return without_last(figure.name) == fmt::format("{}.{}", results.name, each.what().key);
+    });
+    if (measured == results.cases.end()) return;
+    const std::string expected = figure_named(figure.kind())->text({results, *measured});
+    if (expected.find("nan") != std::string::npos) return;
+    if (tally.count(is_same_figure(expected, figure.written, slack))) return;
+    found(MistakeKind::kArithmetic,
+          fmt::format("{} is written '{}', and from {} follows {}", figure.name, figure.written,
+                      slack > 0 ? "the times beside it" : "the variant", expected));
   }
 
   /// No time is below the floor of its products, accounts add up, and intervals are there.
   Mark physics() {
     if (!report_) return {.points = 0, .text = "There are no records."};
     Tally tally;
-    for (const ReportSection& section : report_->sections) {
-      for (const Measurement& measured : section.results.cases) {
-        if (measured.workload().pytorch) continue;
-        const std::string name =
-            fmt::format("{}.{}", section.experiment->name, measured.what().key);
-        if (section.results.card) check_floor(name, measured, *section.results.card, tally);
-        check_account(name, measured, tally);
-      }
-    }
+    for_cases([&](const Measurement& measured, const std::string& name) {
+      if (measured.workload().pytorch) return;
+      const std::optional<MachineCard>& card = report_->sections.front().results.card;
+      if (card) check_floor(name, measured, *card, tally);
+      check_account(name, measured, tally);
+    });
     if (plan_.header.asks_intervals) check_intervals(tally);
-    const double share = tally.all == 0 ? 0 : double(tally.passed) / tally.all;
     return {
-        .points = share,
+        .points = tally.share(),
         .text = fmt::format("{} of {} times and accounts are possible.", tally.passed, tally.all)};
   }
 
@@ -529,18 +569,14 @@ class StudentsWork {
     for (const MachineLoad& load : card.loads) rate = std::max(rate, fastest_product(load));
     const Estimate step_s = measured.mean_s();
     if (!step_s.has_interval() || rate <= 0) return;
-    double flops = 0;
-    const WorkloadPrograms programs(measured.workload());
-    for (const Node& node : programs.step().nodes()) {
-      if (label_of(node.op) == "gemm" && node.device == 0) {
-        flops += static_cast<double>(cost_of(node.op).flops);
-      }
-    }
-    const double floor_s = flops / rate / kFasterThanMeasured;
-    if (tally.count(step_s.high >= floor_s)) return;
+    const Workload& workload = measured.workload();
+    const double devices = workload.has_ranks() ? 1 : workload.ranks;
+    const double least_s = floor_s(WorkloadPrograms(workload).step(),
+                                   {.flops_per_s = kFasterThanMeasured * rate * devices});
+    if (tally.count(step_s.high >= least_s)) return;
     found(MistakeKind::kPhysics,
           fmt::format("{} takes {}, and the products alone at least {} at the rates of the machine",
-                      name, time_text(step_s), time_text(floor_s)));
+                      name, time_text(step_s), time_text(least_s)));
   }
 
   void check_account(const std::string& name, const Measurement& measured, Tally& tally) {
@@ -566,57 +602,53 @@ class StudentsWork {
     }
   }
 
-  void questions(const std::map<std::string_view, Mark>& checks) {
+  static SheetQuestion question_in(const std::vector<SheetQuestion>& all,
+                                   const std::string& number) {
+    const auto at = std::ranges::find(all, number, &SheetQuestion::number);
+    return at == all.end() ? SheetQuestion{} : *at;
+  }
+
+  void mark_items(const std::map<std::string_view, Mark>& checks) {
     const std::vector<SheetQuestion> answers = questions_in(handed_);
-    const auto text_in = [](const std::vector<SheetQuestion>& all, const std::string& number) {
-      const auto at = std::ranges::find(all, number, &SheetQuestion::number);
-      return at == all.end() ? SheetQuestion{} : *at;
-    };
     for (const MarkedItem& item : plan_.header.items) {
-      Mark mark;
-      if (item.by == MarkedBy::kCheck) {
-        const auto check = checks.find(item.name);
-        if (check == checks.end()) {
-          mark = {.points = 0, .text = "Nothing was handed in."};
-        } else {
-          mark = check->second;
-        }
-      } else {
-        mark.answer = text_in(answers, item.name).answer;
-        const SheetQuestion key = text_in(keys_, item.name);
-        mark.key = key.answer + (key.key.empty() ? "" : " " + key.key);
-        if (mark.answer.empty()) {
-          mark.points = 0;
-          mark.text = "There is no answer.";
-        } else if (item.by == MarkedBy::kWord) {
-          choose(item, mark);
-        } else {
-          mark.text = item.by == MarkedBy::kPrediction
-                          ? "Marked by its reason, not by how close it is."
-                          : "For the teacher.";
-        }
-      }
+      Mark mark = item.by == MarkedBy::kCheck ? checks.at(item.name) : answer(item, answers);
       mark.item = &item;
       if (mark.points) *mark.points *= item.points;
       graded_.marks.push_back(std::move(mark));
     }
   }
 
+  Mark answer(const MarkedItem& item, const std::vector<SheetQuestion>& answers) {
+    const SheetQuestion key = question_in(keys_, item.name);
+    Mark mark{.text = "For the teacher.",
+              .answer = question_in(answers, item.name).answer,
+              .key = key.answer + (key.key.empty() ? "" : " " + key.key)};
+    if (item.by == MarkedBy::kPrediction) {
+      const std::string before = question_in(before_, item.name).answer;
+      mark.text =
+          fmt::format("{}ritten before the runs. Marked by its reason, not by how close it is.",
+                      before.empty() ? "Not w" : "W");
+      if (!before.empty()) mark.answer = before;
+    }
+    if (mark.answer.empty()) {
+      mark.points = 0;
+      mark.text = "There is no answer.";
+    } else if (item.by == MarkedBy::kWord) {
+      choose(item, mark);
+    }
+    return mark;
+  }
+
   /// The choice that the word of the student's own finding makes right.
   void choose(const MarkedItem& item, Mark& mark) {
-    std::string answer = mark.answer;
-    std::ranges::transform(answer, answer.begin(), [](unsigned char letter) {
-      return static_cast<char>(std::tolower(letter));
-    });
     std::vector<std::string> chosen;
-    if (has_word(answer, kCannotBeSaid)) chosen.emplace_back(kCannotBeSaid);
+    if (has_word(mark.answer, kCannotBeSaid)) chosen.emplace_back(kCannotBeSaid);
     for (const auto& [choice, word] : item.choices) {
-      if (has_word(answer, choice)) chosen.push_back(choice);
+      if (has_word(mark.answer, choice)) chosen.push_back(choice);
     }
-    const ReportSection* const section =
-        section_named(item.finding.substr(0, item.finding.find('.')));
+    const ReportSection* const section = report_ ? report_->section(item.experiment) : nullptr;
     const Finding* const finding =
-        section == nullptr ? nullptr : finding_named(section->findings, item.finding);
+        section == nullptr ? nullptr : section->findings.named(item.finding);
     if (chosen.size() != 1 || finding == nullptr) {
       mark.text = "For the teacher: there is not one choice, or nothing was measured.";
       return;
@@ -639,13 +671,17 @@ class StudentsWork {
     }
   }
 
+  /// Whether the word stands there, in small or large letters.
   static bool has_word(std::string_view text, std::string_view word) {
     const auto is_letter = [&](std::size_t at) {
       return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at])) != 0;
     };
-    for (std::size_t at = text.find(word); at != std::string_view::npos;
-         at = text.find(word, at + 1)) {
-      if (!is_letter(at - 1) && !is_letter(at + word.size())) return true;
+    const auto is_same = [](unsigned char a, unsigned char b) {
+      return std::tolower(a) == std::tolower(b);
+    };
+    for (std::size_t at = 0; at + word.size() <= text.size(); ++at) {
+      const bool is_there = std::ranges::equal(text.substr(at, word.size()), word, is_same);
+      if (is_there && !is_letter(at - 1) && !is_letter(at + word.size())) return true;
     }
     return false;
   }
@@ -657,15 +693,15 @@ class StudentsWork {
   std::optional<StudyIdentity> identity_;
   std::optional<Report> report_;
   std::set<std::string> missing_;
-  std::vector<SheetQuestion> keys_;
+  std::vector<SheetQuestion> keys_, before_;
 };
 
 /// The records that two or more have, by hash.
 std::map<std::string, std::set<const Student*>> owners_of(const std::vector<StudentsWork>& all) {
   std::map<std::string, std::set<const Student*>> owners;
   for (const StudentsWork& work : all) {
-    work.for_starts([&](const std::string&, const Start& start) {
-      owners[start.hash].insert(&work.student());
+    work.for_cases([&](const Measurement& measured, const std::string&) {
+      for (const Start& start : measured.starts()) owners[start.hash].insert(&work.student());
     });
   }
   return owners;
@@ -679,30 +715,43 @@ std::vector<std::optional<Start>> reruns_of(
   if (!rerun) return starts;
   std::atomic<std::size_t> next = 0;
   std::mutex reporting;
-  std::optional<Error> failure;
   int done = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < all.size(); i = next++) {
       const Measurement* const measured = all[i].case_to_rerun();
-      const auto why = refusal_of([&] {
-        if (measured != nullptr) starts[i] = rerun(measured->what());
-      });
+      if (measured != nullptr) starts[i] = rerun(measured->what());
       const std::scoped_lock lock(reporting);
       on_progress(++done, all[i].student().name);
-      if (why) {
-        failure = why;
-        next = all.size();
-      }
     }
   };
-  std::vector<std::jthread> threads;
-  for (int i = 0; i < usable_cpus(); ++i) threads.emplace_back(work);
-  threads.clear();
-  if (failure) throw Error(*failure);
+  std::vector<std::future<void>> workers;
+  for (int i = 0; i < usable_cpus(); ++i) workers.push_back(std::async(std::launch::async, work));
+  for (std::future<void>& each : workers) each.get();
   return starts;
 }
 
 }  // namespace
+
+std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator each(
+           folder, std::filesystem::directory_options::skip_permission_denied, error);
+       !error && each != std::filesystem::recursive_directory_iterator(); each.increment(error)) {
+    files.push_back(each->path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+std::string machine_text(const Report& report) {
+  std::string text;
+  for (const auto& [name, value] : report.environment) {
+    if (name != "processor" && name != "GPU" && name != "cores") continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
+  }
+  return text;
+}
 
 bool GradedStudent::has(MistakeKind kind) const {
   return std::ranges::find(mistakes, kind, &Mistake::kind) != mistakes.end();

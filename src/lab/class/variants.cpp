@@ -63,12 +63,6 @@ std::string folder_of(std::string name) {
   return name;
 }
 
-std::string without_blanks(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(" \t");
-  if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
-}
-
 std::vector<Student> students_in(const std::filesystem::path& file) {
   const auto refuse = [&](std::size_t line, std::string why, std::string remedy) {
     fail(ExitCode::kBadData, {.what = "--students",
@@ -80,8 +74,8 @@ std::vector<Student> students_in(const std::filesystem::path& file) {
   std::set<std::string> folders;
   const auto rows = csv_rows(InputFile(file, "--students").text(kMaxClassBytes));
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::string name = without_blanks(rows[i].front());
-    const std::string other = rows[i].size() > 1 ? without_blanks(rows[i][1]) : "";
+    const std::string name(without_blanks(rows[i].front()));
+    const std::string other(rows[i].size() > 1 ? without_blanks(rows[i][1]) : "");
     if (name.empty() || (i == 0 && (name == "name" || name == "Name"))) continue;
     if (name.find('\n') != std::string::npos) {
       refuse(i + 1, "a quote is not closed", "write a name on one line");
@@ -118,89 +112,34 @@ GivenOptions options_with(const SheetHeader& header, const NumberOf& number_of) 
   return options;
 }
 
-/// The word of each finding that choices are marked by, where every start takes the simulated time;
-/// empty for what records more than times.
-std::vector<std::string> simulated_words(const ClassPlan& plan, const Setting& setting,
-                                         const Simulations& simulations, std::string& trouble) {
-  std::vector<std::string> words;
-  for (const MarkedItem& item : plan.header.items) {
-    if (item.by != MarkedBy::kWord) continue;
-    const Experiment& experiment = experiment_of(item.finding.substr(0, item.finding.find('.')));
-    Results results{.setting = setting, .name = experiment.name, .cases = {}};
-    for (const Case& what : experiment.cases(setting)) {
-      const bool is_timed = !what.record_ops && !what.workload.config.output.monitor;
-      const SimulatedStep* const step =
-          is_timed && what.made == nullptr ? simulations.step_of(what.workload) : nullptr;
-      if (step == nullptr) continue;
-      RankSteps steps;
-      const auto count = static_cast<std::size_t>(what.workload.steps());
-      steps.step_s.assign(count, step->step_s);
-      steps.loss.assign(count, 0);
-      steps.queued_s.assign(count, 0);
-      for (const std::string_view phase : account_phases()) {
-        steps.phase_s[std::string(phase)].assign(count, step->account.seconds_of(phase));
-      }
-      Start start;
-      start.ranks.assign(
-          static_cast<std::size_t>(what.workload.has_ranks() ? what.workload.ranks : 1), steps);
-      results.cases.emplace_back(
-          what, std::vector(static_cast<std::size_t>(starts_of(experiment, setting)), start));
-    }
-    if (results.cases.size() < experiment.cases(setting).size()) {
-      words.emplace_back();
-      continue;
-    }
-    const ReportSection section = section_of(experiment, std::move(results));
-    if (!section.trouble.empty()) trouble = section.trouble;
-    const Finding* const finding = finding_named(section.findings, item.finding);
-    words.emplace_back(finding != nullptr && finding->word ? name_of(*finding->word) : "");
-  }
-  return words;
-}
-
 }  // namespace
 
-Setting ClassPlan::setting(const GivenOptions& options, const MachineCard& card) const {
-  return new_setting(quick, card.on_gpu, card.max_ranks(), options);
-}
-
-const Finding* finding_named(const Findings& findings, std::string_view name) {
-  const std::string_view own = name.substr(name.find('.') + 1);
-  for (const std::vector<Finding>* const all : {&findings.timed, &findings.untimed}) {
-    const auto found = std::ranges::find(*all, own, &Finding::name);
-    if (found != all->end()) return &*found;
-  }
-  return nullptr;
-}
-
-PricedVariant priced(const ClassPlan& plan, const GivenOptions& options, const MachineCard& card) {
-  PricedVariant price;
-  const Simulations simulations(card);
-  const auto refusal = refusal_of([&] {
-    const Setting setting = plan.setting(options, card);
-    for (const Experiment* const experiment : experiments_of(plan.sheet)) {
-      const int starts = starts_of(*experiment, setting);
-      for (const Case& what : experiment->cases(setting)) {
-        price.starts += starts;
-        const SimulatedStep* const step = simulations.step_of(what.workload);
-        if (step == nullptr) continue;
-        price.step_s += step->step_s;
-        price.seconds += starts * seconds_of_start(what.workload, step->step_s);
-        if (price.trouble.empty()) price.trouble = why_too_large(what.workload, card);
-      }
-    }
-    price.words = simulated_words(plan, setting, simulations, price.trouble);
-  });
-  if (refusal) price.trouble = refusal->what();
-  return price;
+Measurement steady(const Case& what, int starts, double step_s,
+                   const std::map<std::string, double>& phase_s) {
+  const auto count = static_cast<std::size_t>(what.workload.steps());
+  RankSteps steps;
+  steps.step_s.assign(count, step_s);
+  steps.loss.assign(count, 0);
+  steps.queued_s.assign(count, 0);
+  for (const auto& [phase, seconds] : phase_s) steps.phase_s[phase].assign(count, seconds);
+  const int ranks = what.workload.has_ranks() ? what.workload.ranks : 1;
+  Start start;
+  start.ranks.assign(static_cast<std::size_t>(ranks), steps);
+  return {what, std::vector(static_cast<std::size_t>(starts), start)};
 }
 
 namespace {
 
+struct PricedVariant : VariantPrice {
+  std::vector<std::string> words{};  // of the findings that choices are marked by
+  std::string trouble{};             // empty, or why it cannot be given to a student
+};
+
 /// Draws until a variant takes about as long as the middle one and has its answers.
 class VariantDrawer {
  public:
-  VariantDrawer(ClassPlan& plan, const MachineCard& card) : plan_(plan), card_(card) {
+  VariantDrawer(const ClassPlan& plan, MachineCard card)
+      : plan_(plan), simulations_(std::move(card)) {
     middle_ = price_of(options_with(
         plan_.header, [](const VariedOption& option) { return values_of(option) / 2; }));
     if (!middle_.trouble.empty())
@@ -214,7 +153,7 @@ class VariantDrawer {
         return drawn_number(plan_, student, attempt, option.name);
       });
       const PricedVariant& price = price_of(student.options);
-      student.step_s = price.step_s;
+      student.price = price;
       const double ratio = price.step_s / middle_.step_s;
       const bool is_near =
           middle_.step_s == 0 || std::max(ratio, 1 / ratio) <= 1 + plan_.header.band;
@@ -238,12 +177,61 @@ class VariantDrawer {
   const PricedVariant& price_of(GivenOptions options) {
     options.erase(kSeed);  // which no time depends on
     const auto [found, is_new] = prices_.try_emplace(options);
-    if (is_new) found->second = priced(plan_, options, card_);
-    return found->second;
+    PricedVariant& price = found->second;
+    if (!is_new) return price;
+    const MachineCard& card = simulations_.card();
+    const auto why = refusal_of([&] {
+      const Setting setting = new_setting(plan_.quick, card.on_gpu, card.max_ranks(), options);
+      for (const Experiment* const experiment : experiments_of(plan_.sheet)) {
+        add_cost(*experiment, setting, price);
+      }
+      for (const MarkedItem& item : plan_.header.items) {
+        if (item.by == MarkedBy::kWord) price.words.push_back(simulated_word(item, setting, price));
+      }
+    });
+    if (why) price.trouble = why->what();
+    return price;
   }
 
-  ClassPlan& plan_;
-  const MachineCard& card_;
+  void add_cost(const Experiment& experiment, const Setting& setting, PricedVariant& price) const {
+    const int starts = starts_of(experiment, setting);
+    for (const Case& what : experiment.cases(setting)) {
+      price.starts += starts;
+      const SimulatedStep* const step = simulations_.step_of(what.workload);
+      if (step == nullptr) continue;
+      price.step_s += step->step_s;
+      price.seconds += starts * seconds_of_start(what.workload, step->step_s);
+      if (price.trouble.empty()) {
+        price.trouble = why_too_large(what.workload, simulations_.card());
+      }
+    }
+  }
+
+  /// The word of a finding where every start takes the simulated time; empty of what records more
+  /// than times.
+  [[nodiscard]] std::string simulated_word(const MarkedItem& item, const Setting& setting,
+                                           PricedVariant& price) const {
+    const Experiment& experiment = experiment_of(item.experiment);
+    Results results{.setting = setting, .name = experiment.name, .cases = {}};
+    for (const Case& what : experiment.cases(setting)) {
+      const bool is_timed =
+          !what.record_ops && !what.workload.config.output.monitor && what.made == nullptr;
+      const SimulatedStep* const step = is_timed ? simulations_.step_of(what.workload) : nullptr;
+      if (step == nullptr) return "";
+      std::map<std::string, double> phase_s;
+      for (const std::string_view phase : account_phases()) {
+        phase_s[std::string(phase)] = step->account.seconds_of(phase);
+      }
+      results.cases.push_back(steady(what, starts_of(experiment, setting), step->step_s, phase_s));
+    }
+    const ReportSection section = section_of(experiment, std::move(results));
+    if (!section.trouble.empty()) price.trouble = section.trouble;
+    const Finding* const finding = section.findings.named(item.finding);
+    return finding != nullptr && finding->word ? std::string(name_of(*finding->word)) : "";
+  }
+
+  const ClassPlan& plan_;
+  Simulations simulations_;
   std::map<GivenOptions, PricedVariant> prices_;
   PricedVariant middle_;
   std::set<GivenOptions> used_;
@@ -259,81 +247,88 @@ std::string shell_options(const ClassPlan& plan, const Student& student) {
   return options_text(student.options) + (plan.quick ? " --quick" : "");
 }
 
-std::string cost_text(const PricedVariant& price) {
-  std::string text = counted(price.starts, "start");
-  if (price.seconds > 0) {
-    text +=
-        fmt::format(", about {}", counted(std::lround(std::ceil(price.seconds / 60)), "minute"));
-  }
-  return text;
+std::string cost_text(const Student& student) {
+  const auto minutes = std::lround(std::ceil(student.price.seconds / 60));
+  return counted(student.price.starts, "start") +
+         (minutes > 0 ? ", about " + counted(minutes, "minute") : "");
+}
+
+bool has_predictions(const ClassPlan& plan) {
+  return std::ranges::find(plan.header.items, MarkedBy::kPrediction, &MarkedItem::by) !=
+         plan.header.items.end();
 }
 
 /// For sh, and for sbatch, which reads the lines of #SBATCH.
-std::string script_of(const ClassPlan& plan, const Student& student, const PricedVariant& price) {
+std::string script_of(const ClassPlan& plan, const Student& student) {
   const std::string& sheet = plan.sheet.name;
-  const Sheet given{.name = sheet, .text = template_of(plan.sheet, student.name)};
+  const std::vector<const Experiment*> named =
+      experiments_of({.name = sheet, .text = template_of(plan.sheet, student.name)});
   std::string others;
   for (const Experiment* const each : experiments_of(plan.sheet)) {
-    const auto named = experiments_of(given);
     if (std::ranges::find(named, each) == named.end()) others += fmt::format(" {}", each->name);
   }
   const std::string options = shell_options(plan, student);
   std::string text = fmt::format(
-      "#!/bin/sh\n# Measures, then fills in the tables of {0}.md: {1}. Run it by `sh run.sh`, or "
-      "by "
-      "`sbatch run.sh`.\n# If it is stopped, the same command continues.\n"
-      "#SBATCH --job-name={0}\n#SBATCH --nodes=1\n#SBATCH --exclusive\n#SBATCH --time={2}\n\n"
-      "cd \"${{SLURM_SUBMIT_DIR:-$(dirname \"$0\")}}\" || exit\n"
-      "echo \"{1}\"\n",
-      sheet, cost_text(price), 15 + std::lround(std::ceil(3 * price.seconds / 60)));
+      R"(#!/bin/sh
+# Measures, then fills in the tables of {0}.md: {1}. Run it by `sh run.sh`, or by `sbatch run.sh`.
+# If it is stopped, the same command continues.
+#SBATCH --job-name='{0}'
+#SBATCH --nodes=1
+#SBATCH --exclusive
+#SBATCH --time={2}
+
+cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")}}" || exit
+echo "{1}"
+)",
+      sheet, cost_text(student), 15 + std::lround(std::ceil(3 * student.price.seconds / 60)));
+  if (has_predictions(plan)) {
+    text += fmt::format("[ -e '{0}{1}' ] || cp '{0}.md' '{0}{1}' || exit\n", sheet, kBeforeEnding);
+  }
   if (!others.empty()) {
     text += fmt::format("\"${{MLP_LAB:-mlp_lab}}\" run{}{} --output results \"$@\" || exit\n",
                         others, options);
   }
+  return text + fmt::format(
+                    "\"${{MLP_LAB:-mlp_lab}}\" sheet '{}.md' --figures{} --output results \"$@\"\n",
+                    sheet, options);
+}
+
+std::string how_to_hand_in(const ClassPlan& plan, const Student& student) {
+  std::string text = fmt::format("# {} of {}\n\n", plan.sheet.name, markdown_text(student.name));
+  if (has_predictions(plan)) {
+    text += fmt::format(
+        "1. Some questions ask what you expect. Answer these first, in `{0}.md`, below the "
+        "question: `run.sh` keeps that as `{0}{1}`. What counts is the reason, not how close it "
+        "is.\n",
+        plan.sheet.name, kBeforeEnding);
+  }
   return text +
-         fmt::format("\"${{MLP_LAB:-mlp_lab}}\" sheet {}.md --figures{} --output results \"$@\"\n",
-                     sheet, options);
+         fmt::format(
+             "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm ({2}). `MLP_LAB` "
+             "names the program if it is not on `PATH`. Nothing else should run meanwhile.\n"
+             "1. It fills in the tables of `results/{0}{1}`. Write your answers into that file, "
+             "below each question.\n"
+             "1. Hand in this folder, with `results` as the runs wrote it. Figures are compared "
+             "with what the runs recorded.\n\n"
+             "Your variant is `{3}`. It differs from your neighbor's in its figures, not in its "
+             "difficulty. An answer is right if it fits your own figures: where they decide "
+             "nothing, \"{4}\" is right.\n",
+             plan.sheet.name, kFiguresEnding, cost_text(student),
+             shell_options(plan, student).substr(1), kCannotBeSaid);
 }
 
-std::string how_to_hand_in(const ClassPlan& plan, const Student& student,
-                           const PricedVariant& price) {
-  return fmt::format(
-      "# {0} of {1}\n\n"
-      "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm ({2}). `MLP_LAB` names "
-      "the "
-      "program if it is not on `PATH`. Nothing else should run meanwhile.\n"
-      "2. It fills in the tables of `results/{0}-figures.md`. Write your answers into that file, "
-      "below "
-      "each question.\n"
-      "3. Hand in this folder, with `results` as the runs wrote it. Figures are compared with what "
-      "the "
-      "runs recorded.\n\n"
-      "Your variant is `{3}`. It differs from your neighbor's in its figures, not in its "
-      "difficulty. "
-      "An answer is right if it fits your own figures: where they decide nothing, \"{4}\" is "
-      "right.\n",
-      plan.sheet.name, markdown_text(student.name), cost_text(price),
-      shell_options(plan, student).substr(1), kCannotBeSaid);
-}
-
-void write_class(const std::filesystem::path& folder, const ClassPlan& plan,
-                 const MachineCard& card) {
+void write_class(const std::filesystem::path& folder, const ClassPlan& plan) {
   nlohmann::json students = nlohmann::json::array();
-  std::map<GivenOptions, PricedVariant> prices;
   for (const Student& student : plan.students) {
     students.push_back({{"name", student.name},
                         {"folder", student.folder},
                         {"options", student.options},
-                        {"simulated_s", student.step_s}});
-    GivenOptions options = student.options;
-    options.erase(kSeed);
-    const auto [price, is_new] = prices.try_emplace(options);
-    if (is_new) price->second = priced(plan, options, card);
+                        {"simulated_s", student.price.step_s}});
     const std::filesystem::path own = folder / "students" / student.folder;
     make_folder(own);
     replace_file(own / (plan.sheet.name + ".md"), template_of(plan.sheet, student.name));
-    replace_file(own / "run.sh", script_of(plan, student, price->second));
-    replace_file(own / "README.md", how_to_hand_in(plan, student, price->second));
+    replace_file(own / "run.sh", script_of(plan, student));
+    replace_file(own / "README.md", how_to_hand_in(plan, student));
   }
   const std::string fence = plan.sheet.header.empty() ? "" : "---\n";
   replace_file(folder / (plan.sheet.name + ".md"),
@@ -368,12 +363,11 @@ ClassPlan new_class(const NewClass& requested) {
                  .quick = requested.quick,
                  .students = students_in(requested.students)};
   plan.header = header_of(plan.sheet);
-  const MachineCard card = load_card(plan.machine);
   plan.secret = secret_for(requested, plan.sheet.name);
-  VariantDrawer drawer(plan, card);
+  VariantDrawer drawer(plan, load_card(plan.machine));
   for (Student& student : plan.students) drawer.draw(student);
   make_folder(requested.output);
-  write_class(requested.output, plan, card);
+  write_class(requested.output, plan);
   return plan;
 }
 
@@ -396,7 +390,7 @@ ClassPlan load_class(const std::filesystem::path& folder) {
   for (const JsonValue& each : from.at("students").items()) {
     Student student{.name = each.at("name").text(),
                     .folder = each.at("folder").exact_text(),
-                    .step_s = each.at("simulated_s").number(0, 1e9)};
+                    .price = {.step_s = each.at("simulated_s").number(0, 1e9)}};
     for (const auto& [name, value] : each.at("options").members()) {
       student.options[name] = value.exact_text();
     }

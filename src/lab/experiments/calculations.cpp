@@ -84,8 +84,11 @@ double relative_difference(double a, double b) {
 }  // namespace
 
 double loss_difference(const Measurement& a, const Measurement& b, std::size_t steps) {
-  const std::vector<double>& one = a.starts().front().ranks.front().loss;
-  const std::vector<double>& other = b.starts().front().ranks.front().loss;
+  return loss_difference(a.starts().front(), b.starts().front(), steps);
+}
+
+double loss_difference(const Start& a, const Start& b, std::size_t steps) {
+  const std::vector<double>&one = a.ranks.front().loss, &other = b.ranks.front().loss;
   double max = 0;
   for (std::size_t i = 0; i < std::min({steps, one.size(), other.size()}); ++i) {
     max = std::max(max, relative_difference(one[i], other[i]));

@@ -47,9 +47,11 @@ std::string computing_shares_text(const Measurement& measured);
 /// Of the first start.
 double last_loss(const Measurement& measured);
 
-/// The largest difference between the losses of the same steps of two cases, of the first `steps`,
+/// The largest difference between the losses of the same steps of two runs, of the first `steps`,
 /// as a share of the second one's.
 inline constexpr auto kAllSteps = std::numeric_limits<std::size_t>::max();
+double loss_difference(const Start& a, const Start& b, std::size_t steps = kAllSteps);
+/// Of their first starts.
 double loss_difference(const Measurement& a, const Measurement& b, std::size_t steps = kAllSteps);
 
 /// The largest difference between the last losses of several cases and that of `reference`, as a

@@ -304,15 +304,6 @@ std::vector<Figure> figures_of_phases() {
   return all;
 }
 
-/// The same work with the same options on one device.
-Workload on_one(Workload run) {
-  run.ranks = 1;
-  run.config.parallel = {.scheme = SchemeKind::kSingle};
-  run.config.device.devices.clear();
-  run.config.injected.slow_rank.reset();
-  return run;
-}
-
 /// Whether a case does the same work as another one, on one rank or device.
 bool is_alone(const Workload& alone, const Workload& of) {
   return alone.ranks == 1 && alone.dim() == of.dim() && alone.depth() == of.depth() &&
@@ -322,6 +313,14 @@ bool is_alone(const Workload& alone, const Workload& of) {
 }
 
 }  // namespace
+
+Workload on_one(Workload run) {
+  run.ranks = 1;
+  run.config.parallel = {.scheme = SchemeKind::kSingle};
+  run.config.device.devices.clear();
+  run.config.injected.slow_rank.reset();
+  return run;
+}
 
 Estimate CaseData::step_s() const {
   return measured_ != nullptr ? measured_->mean_s() : exactly(simulated_->step_s);

@@ -66,6 +66,9 @@ class Simulations {
   mutable std::map<std::string, SimulatedStep> steps_;  // by command line
 };
 
+/// The same work with the same options on one device.
+Workload on_one(Workload run);
+
 struct Figure {
   std::string name;
   std::string title;  // of its column

@@ -11,15 +11,18 @@
 namespace barestep {
 namespace {
 
-constexpr std::array kDelaysMs = {0, 5, 10, 20};
+/// Without a pause, with half of it, with it, and with twice as much: 0, 5, 10 and 20 ms.
+std::array<double, 4> delays_ms(const Setting& setting) {
+  return {0, setting.pause_ms / 2, setting.pause_ms, 2 * setting.pause_ms};
+}
 
-std::string delay_key(int ranks, int delay_ms) {
+std::string delay_key(int ranks, double delay_ms) {
   return fmt::format("ranks-{}-delay-{}", ranks, delay_ms);
 }
 
 std::vector<Case> delay_cases(const Setting& setting) {
   std::vector<Case> cases;
-  for (const int delay_ms : kDelaysMs) {
+  for (const double delay_ms : delays_ms(setting)) {
     for (const int ranks : {1, compared_with_one(setting)}) {
       cases.push_back(new_case(
           setting, delay_key(ranks, delay_ms),
@@ -32,9 +35,9 @@ std::vector<Case> delay_cases(const Setting& setting) {
 
 /// Mean steps by start, of one rank and of several, for each of these pauses.
 std::vector<std::vector<double>> paused_steps(const Results& results,
-                                              std::span<const int> delays_ms) {
+                                              std::span<const double> pauses_ms) {
   std::vector<std::vector<double>> step_s;
-  for (const int delay_ms : delays_ms) {
+  for (const double delay_ms : pauses_ms) {
     for (const int ranks : {1, compared_with_one(results.setting)}) {
       step_s.push_back(results.at(delay_key(ranks, delay_ms)).mean_s_by_start());
     }
@@ -46,7 +49,9 @@ std::vector<std::vector<double>> paused_steps(const Results& results,
 /// (Tn + d) they cost Tn / (Tn + 20 ms) of it, which tells where the measurement is too noisy to.
 void add_linear(FindingsOf& all, const Results& results, const Estimate& without) {
   constexpr double kLinear = 0.25;
-  const std::vector<std::vector<double>> step_s = paused_steps(results, std::array{0, 10, 20});
+  const double pause_ms = results.setting.pause_ms;
+  const std::vector<std::vector<double>> step_s =
+      paused_steps(results, std::array{0.0, pause_ms, 2 * pause_ms});
   /// What the pauses from the n-th of these to the next cost in speed-up.
   const auto cost_of = [](std::span<const double> s, std::size_t n) {
     return s[2 * n] / s[2 * n + 1] - s[2 * n + 2] / s[2 * n + 3];
@@ -54,24 +59,24 @@ void add_linear(FindingsOf& all, const Results& results, const Estimate& without
   const Estimate first = estimate_by_round(step_s, [&](auto s) { return cost_of(s, 0); });
   if (side_of(without, 1) == Word::kBelow || side_of(first, 0) != Word::kAbove) {
     all.timed("linear", fmt::format("No loss of speed-up is seen: without a pause it is {}, and "
-                                    "the first 10 ms cost {}.",
-                                    factor_text(without), factor_text(first)));
+                                    "the first {} ms cost {}.",
+                                    factor_text(without), pause_ms, factor_text(first)));
     return;
   }
   const Estimate second =
       estimate_by_round(step_s, [&](auto s) { return cost_of(s, 1) / cost_of(s, 0); });
   const double many_s =
       results.at(delay_key(compared_with_one(results.setting), 0)).mean_s().median;
-  const double by_law = many_s / (many_s + 0.02);
+  const double by_law = many_s / (many_s + 2e-3 * pause_ms);
   const bool is_linear = second.low > 1 - kLinear && second.high < 1 + kLinear;
   const bool is_not = second.high < 1 - kLinear || second.low > 1 + kLinear;
   all.timed("linear",
-            fmt::format("{}: the second 10 ms cost {} of what the first cost, and by (T1 + d) / "
+            fmt::format("{}: the second {} ms cost {} of what the first cost, and by (T1 + d) / "
                         "(Tn + d) {}.",
                         is_linear                        ? "The loss is linear in the pause"
                         : is_not || by_law < 1 - kLinear ? "The loss is not linear"
                                                          : "Whether the loss is linear is unclear",
-                        percent_text(second), percent_text(by_law)),
+                        pause_ms, percent_text(second), percent_text(by_law)),
             is_linear                        ? Word::kBelow
             : is_not || by_law < 1 - kLinear ? Word::kAbove
                                              : Word::kOpen);
@@ -83,12 +88,12 @@ void add_law(FindingsOf& all, const Results& results) {
   const int ranks = compared_with_one(results.setting);
   std::vector<std::string> pairs;
   bool holds = true, fails = false;
-  for (const int ms : {10, 20}) {
+  for (const double ms : {results.setting.pause_ms, 2 * results.setting.pause_ms}) {
     const auto law = [&](double one_s, double many_s) {
       return (one_s + 1e-3 * ms) / (many_s + 1e-3 * ms);
     };
     const Estimate off =
-        estimate_by_round(paused_steps(results, std::array{ms, 0}),
+        estimate_by_round(paused_steps(results, std::array{ms, 0.0}),
                           [&](std::span<const double> s) { return s[0] / s[1] / law(s[2], s[3]); });
     holds = holds && off.low > 1 / kAgrees && off.high < kAgrees;
     fails = fails || off.low >= kAgrees || off.high <= 1 / kAgrees;
@@ -110,11 +115,11 @@ void add_law(FindingsOf& all, const Results& results) {
 }
 
 Findings delay_findings(const Results& results) {
-  constexpr double kPauseS = 0.01;
+  const double pause_ms = results.setting.pause_ms;
   const int ranks = compared_with_one(results.setting);
   std::vector<std::string> keys;
   std::vector<Comparison> gains;
-  for (const int delay_ms : kDelaysMs) {
+  for (const double delay_ms : delays_ms(results.setting)) {
     gains.push_back(results.compare(delay_key(1, delay_ms), delay_key(ranks, delay_ms)));
     keys.push_back(gains.back().b);
   }
@@ -123,22 +128,22 @@ Findings delay_findings(const Results& results) {
     return measured.workload().config.injected.delay_ms;
   };
   const auto gain_with = [&](const Measurement& measured) {
-    return results.compare(delay_key(1, static_cast<int>(delay_of(measured))), measured.what().key)
-        .speed();
+    return results.compare(delay_key(1, delay_of(measured)), measured.what().key).speed();
   };
   FindingsOf all(results);
   all.timed("speed-ups",
-            fmt::format("{} are {} as fast as one rank without a pause, {} with 10 ms before "
-                        "backward, {} with 20.",
+            fmt::format("{} are {} as fast as one rank without a pause, {} with {} ms before "
+                        "backward, {} with {}.",
                         several_words(ranks, "rank", true), factor_text(gains[0].speed()),
-                        factor_text(gains[2].speed()), factor_text(gains[3].speed())));
+                        factor_text(gains[2].speed()), pause_ms, factor_text(gains[3].speed()),
+                        2 * pause_ms));
   add_linear(all, results, gains.front().speed());
   add_law(all, results);
   return all
       .timed("limit",
              fmt::format(
-                 "A pause of 10 ms limits the speed-up to (T1 + d) / d, {} here.",
-                 factor_text((results.at(delay_key(1, 0)).mean_s().median + kPauseS) / kPauseS)))
+                 "A pause of {} ms limits the speed-up to (T1 + d) / d, {} here.", pause_ms,
+                 factor_text(1 + 1e3 * results.at(delay_key(1, 0)).mean_s().median / pause_ms)))
       .keep(gains)
       .table(
           "A pause before backward",
@@ -155,7 +160,8 @@ Findings delay_findings(const Results& results) {
 }
 
 std::vector<Case> imbalance_cases(const Setting& setting) {
-  const std::vector<CaseRow> rows = {{"balanced"}, {"slow-rank-0", "", "--slow-rank 0:20"}};
+  const std::vector<CaseRow> rows = {
+      {"balanced"}, {"slow-rank-0", "", fmt::format("--slow-rank 0:{}", 2 * setting.pause_ms)}};
   return cases_of(setting, ddp_workload(setting, compared_with_one(setting)), rows);
 }
 
@@ -206,8 +212,10 @@ Findings imbalance_findings(const Results& results) {
       estimate_by_round(slow.mean_s_by_start(), balanced.mean_s_by_start(), std::minus<double>());
   return FindingsOf(results)
       .timed("waiting", waiting_text(slow, balanced))
-      .compare({{"balanced", "slow-rank-0",
-                 fmt::format("with 20 ms on one rank of {}", slow.ranks()), "without", "cost"}})
+      .compare(
+          {{"balanced", "slow-rank-0",
+            fmt::format("with {} ms on one rank of {}", 2 * results.setting.pause_ms, slow.ranks()),
+            "without", "cost"}})
       .timed("longer",
              if_certain(longer, fmt::format("Rank 0's step is {} longer.", time_text(longer))))
       .table(std::move(table))

@@ -37,6 +37,14 @@ std::string interval_text(const Estimate& estimate, const Text& text) {
 
 }  // namespace
 
+const Finding* Findings::named(std::string_view name) const {
+  for (const std::vector<Finding>* const all : {&timed, &untimed}) {
+    const auto found = std::ranges::find(*all, name, &Finding::name);
+    if (found != all->end()) return &*found;
+  }
+  return nullptr;
+}
+
 std::vector<std::string> texts_of(const std::vector<Finding>& findings) {
   std::vector<std::string> texts;
   for (const Finding& finding : findings) texts.push_back(finding.text);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -118,6 +119,9 @@ struct Findings {
   std::vector<FindingTable> tables{};
   std::vector<Plot> plots{};
   std::vector<PredictedGain> gains{};  // the largest first
+
+  /// The finding with this name; null if there is none.
+  [[nodiscard]] const Finding* named(std::string_view name) const;
 };
 
 /// Their texts; of all findings, the timed ones first.

@@ -262,12 +262,18 @@ std::string html_of(const Page& page) {
                                html_text(page.title), links, body));
 }
 
-void write_page(const std::filesystem::path& folder, const Page& page) {
+void write_page(const std::filesystem::path& folder, const Page& page, const std::string& name) {
   make_folder(folder);
-  make_folder(folder / "plots");
+  if (!page.plots.empty()) make_folder(folder / "plots");
   for (const auto& [file, plot] : page.plots) replace_file(folder / file, svg_of(plot) + "\n");
-  replace_file(folder / "report.md", fmt::format("# {}\n\n{}", page.title, page.markdown));
-  replace_file(folder / "report.html", html_of(page));
+  replace_file(folder / (name + ".md"),
+               fmt::format("# {}\n\n{}", markdown_text(page.title), page.markdown));
+  replace_file(folder / (name + ".html"), html_of(page));
+}
+
+std::string_view without_blanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text.substr(0, text.find_last_not_of(" \t") + 1);
 }
 
 std::vector<std::string> cells_of(std::string_view line) {
@@ -277,10 +283,7 @@ std::vector<std::string> cells_of(std::string_view line) {
     std::size_t next = at;
     while (next < end && line[next] != '|') next += line[next] == '\\' ? 2U : 1U;
     next = std::min(next, end);
-    std::string_view cell = line.substr(at, next - at);
-    while (cell.starts_with(' ')) cell.remove_prefix(1);
-    while (cell.ends_with(' ')) cell.remove_suffix(1);
-    cells.emplace_back(cell);
+    cells.emplace_back(without_blanks(line.substr(at, next - at)));
     at = next + 1;
   }
   return cells;

@@ -28,9 +28,10 @@ struct Page {
 /// With the plots within. A heading of ## begins a section, to which a link leads.
 std::string html_of(const Page& page);
 
-/// Writes report.md, report.html and the plots into the folder. Throws Error: kCannotCreate,
-/// kInputOutput.
-void write_page(const std::filesystem::path& folder, const Page& page);
+/// Writes report.md, report.html, or others with this name, and the plots into the folder. Throws
+/// Error: kCannotCreate, kInputOutput.
+void write_page(const std::filesystem::path& folder, const Page& page,
+                const std::string& name = "report");
 
 /// Escapes what Markdown would read as markup, for lines and for cells.
 std::string markdown_text(std::string_view text);
@@ -50,6 +51,9 @@ std::string html_page(const std::string& title, const std::string& body);
 
 /// The blocks of a Markdown text, between blank lines, as their lines.
 std::vector<std::vector<std::string>> blocks_of(std::string_view markdown);
+
+/// The text without blanks and tabs at its ends.
+std::string_view without_blanks(std::string_view text);
 
 /// The cells of a line "| a | b |" of a table, without blanks at their ends.
 std::vector<std::string> cells_of(std::string_view line);

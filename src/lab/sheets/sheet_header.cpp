@@ -21,18 +21,13 @@ constexpr std::pair<std::string_view, Word> kHeaderWords[] = {{"faster", Word::k
                                                               {"above", Word::kAbove},
                                                               {"below", Word::kBelow}};
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(' ');
-  if (first == std::string_view::npos) return "";
-  return text.substr(first, text.find_last_not_of(' ') + 1 - first);
-}
-
 /// What stands before and after the separator; nothing if it is not there.
 std::optional<std::pair<std::string_view, std::string_view>> parted(std::string_view text,
                                                                     std::string_view separator) {
   const std::size_t at = text.find(separator);
   if (at == std::string_view::npos) return std::nullopt;
-  return std::pair(trimmed(text.substr(0, at)), trimmed(text.substr(at + separator.size())));
+  return std::pair(without_blanks(text.substr(0, at)),
+                   without_blanks(text.substr(at + separator.size())));
 }
 
 /// Reads a header line by line.
@@ -45,7 +40,7 @@ class HeaderReader {
     bool is_table = false;
     for (const std::string_view line : split(sheet_.header, "\n")) {
       line_ = ++number;
-      if (trimmed(line).empty()) continue;
+      if (without_blanks(line).empty()) continue;
       if (!line.starts_with('|')) {
         read_setting(line);
       } else if (!is_table) {
@@ -75,8 +70,8 @@ class HeaderReader {
     if (key == "vary") {
       read_varied(setting->second);
     } else if (key == "band" && setting->second.ends_with('%')) {
-      header_.band = 0.01 * static_cast<double>(whole(
-                                trimmed(setting->second.substr(0, setting->second.size() - 1))));
+      const std::string_view percent = setting->second.substr(0, setting->second.size() - 1);
+      header_.band = 0.01 * static_cast<double>(whole(without_blanks(percent)));
     } else if (key == "intervals" && setting->second == "yes") {
       header_.asks_intervals = true;
     } else {
@@ -137,18 +132,19 @@ class HeaderReader {
     const auto by = parted(text, ":");
     if (!by) refuse("a way of marking that does not exist", kForm);
     item.by = MarkedBy::kWord;
-    item.finding = by->first;
-    const std::optional<SheetName> name = sheet_name(item.finding);
+    const std::optional<SheetName> name = sheet_name(by->first);
     if (!name || name->finding.empty()) {
-      const std::string near = nearest_sheet_name(item.finding);
-      refuse(fmt::format("'{}', which no experiment finds", item.finding),
+      const std::string near = nearest_sheet_name(by->first);
+      refuse(fmt::format("'{}', which no experiment finds", by->first),
              near.empty() ? "mlp_lab sheet --names lists all" : "did you mean '" + near + "'?");
     }
+    item.experiment = name->experiments.front();
+    item.finding = name->finding;
     for (const std::string_view each : split(by->second, ",")) {
       const auto choice = parted(each, "=");
       const Word* const word = choice ? found_in(kHeaderWords, choice->second) : nullptr;
       if (word == nullptr) {
-        refuse(fmt::format("'{}', which is no answer with its word", trimmed(each)),
+        refuse(fmt::format("'{}', which is no answer with its word", without_blanks(each)),
                "the words are faster, slower, same, above and below, as in 'yes=above'");
       }
       item.choices.emplace(choice->first, *word);

@@ -45,7 +45,7 @@ struct MarkedItem {
   std::string name{};  // "identity", or a question's number, "2.1"
   double points = 1;
   MarkedBy by = MarkedBy::kText;
-  std::string finding{};                  // "batch-sweep.linear"
+  std::string experiment{}, finding{};    // "batch-sweep", "linear"
   std::map<std::string, Word> choices{};  // by answer
 };
 

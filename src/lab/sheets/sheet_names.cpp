@@ -118,8 +118,7 @@ const T* found_in(const std::vector<T>& all, std::string_view name) {
 
 std::string finding_text(const ReportSection& section, std::string_view name) {
   const Findings& findings = section.findings;
-  if (const Finding* const each = found_in(findings.timed, name)) return each->text;
-  if (const Finding* const each = found_in(findings.untimed, name)) return each->text;
+  if (const Finding* const each = findings.named(name)) return each->text;
   if (const FindingTable* const table = found_in(findings.tables, name)) {
     return markdown_table(*table);
   }
@@ -150,11 +149,8 @@ Setting SheetRuns::setting() const {
 }
 
 const ReportSection& SheetRuns::section(std::string_view experiment) const {
-  const auto found = std::ranges::find_if(report_.sections, [&](const ReportSection& section) {
-    return experiment == section.experiment->name;
-  });
-  BARESTEP_REQUIRE(found != report_.sections.end(),
-                   "a sheet asks for an experiment that was not measured");
+  const ReportSection* const found = report_.section(experiment);
+  BARESTEP_REQUIRE(found != nullptr, "a sheet asks for an experiment that was not measured");
   return *found;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <span>
 #include <tuple>
@@ -269,12 +270,31 @@ std::string request_of(const MarkedItem* item) {
   return fmt::format(" Choose {} or {}.", fmt::join(answers, ", "), kCannotBeSaid);
 }
 
+/// The numbers of the headings of ##: "5B" of "## 5B. The batch", if each begins with one of its
+/// own, else their places.
+std::vector<std::string> heading_numbers(const std::vector<SheetBlock>& blocks) {
+  std::vector<std::string> own, places;
+  bool have_own = true;
+  for (const SheetBlock& block : blocks) {
+    if (!block.front().starts_with("## ")) continue;
+    const std::string number = block.front().substr(3, block.front().find_first_of(". ", 3) - 3);
+    have_own = have_own && std::ranges::find(own, number) == own.end() &&
+               number.find_first_of("0123456789") == 0 &&
+               std::ranges::all_of(number, [](unsigned char c) { return std::isalnum(c) != 0; });
+    own.push_back(number);
+    places.push_back(std::to_string(own.size()));
+  }
+  return have_own ? own : places;
+}
+
 /// Its blocks, with what questions ask for besides their text, and with their numbers: "2.1" is the
-/// first one below the second heading of ##.
+/// first one below heading 2.
 std::vector<SheetBlock> asked_blocks(const Sheet& sheet, bool with_numbers = true) {
   const SheetHeader header = sheet.header.empty() ? SheetHeader{} : header_of(sheet);
   std::vector<SheetBlock> blocks = blocks_of(sheet.text);
-  int heading = 0, question = 0;
+  const std::vector<std::string> headings = heading_numbers(blocks);
+  std::size_t heading = 0;
+  int question = 0;
   for (SheetBlock& block : blocks) {
     if (block.front().starts_with("## ")) {
       ++heading;
@@ -282,7 +302,7 @@ std::vector<SheetBlock> asked_blocks(const Sheet& sheet, bool with_numbers = tru
     }
     if (!is_question(block)) continue;
     const std::string number =
-        heading == 0 ? std::to_string(++question) : fmt::format("{}.{}", heading, ++question);
+        fmt::format("{}{}", heading == 0 ? "" : headings[heading - 1] + ".", ++question);
     block.back().insert(block.back().size() - 2, request_of(header.item(number)));
     if (with_numbers) block.front().insert(2, number + " ");
   }

@@ -9,8 +9,8 @@
 // the command that measures what its text asks for. A paragraph that begins with > is only in the
 // teacher's key. A sentence with a figure of an INVALID experiment gives way to the reason, at the
 // end of its paragraph. A filled-in sheet ends with the checklist for benchmarks, unless it has
-// that elsewhere. Questions are numbered by the heading of ## above them: 2.1. A sheet may begin
-// with a header (sheet_header.h).
+// that elsewhere. Questions are numbered by the heading of ## above them: 2.1, or 5B.1 below "##
+// 5B.". A sheet may begin with a header (sheet_header.h).
 #pragma once
 
 #include <string>

@@ -43,7 +43,7 @@ struct Setting {
   /// Where the question is what limits ranks: at the course's 64 they gain nothing to lose.
   std::int64_t scaling_batch_size = 512;
   std::int64_t steps = 30;
-  double pause_ms = 10;      // of the slow disk, for each batch
+  double pause_ms = 10;      // of a slow disk, for each batch; before backward; half a slow rank's
   TrainConfig base{};        // of every run, but for what an experiment varies and the above
   std::vector<int> ranks{};  // for scaling; empty: 1, 2, 4, ... as in rank_counts()
   int starts = 9;            // per case, at least; fewer than 6 give no interval

@@ -161,6 +161,12 @@ json json_of_summary(const PredictionSummary& summary) {
 
 }  // namespace
 
+const ReportSection* Report::section(std::string_view experiment) const {
+  const auto found = std::ranges::find_if(
+      sections, [&](const ReportSection& each) { return experiment == each.experiment->name; });
+  return found == sections.end() ? nullptr : &*found;
+}
+
 std::vector<const Results*> Report::results() const {
   std::vector<const Results*> all;
   for (const ReportSection& section : sections) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct Report {
   double margin = kDefaultMargin;
   std::vector<ReportSection> sections;
 
+  /// Null if this experiment was not measured.
+  [[nodiscard]] const ReportSection* section(std::string_view experiment) const;
   /// Only of valid sections in which each step time is certain: predictions are not compared with
   /// disturbed measurements.
   [[nodiscard]] std::vector<const Results*> results() const;
