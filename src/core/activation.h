@@ -14,84 +14,36 @@ template <>
 inline constexpr std::string_view kNamesOf<Activation>[] = {
     "relu", "gelu", "gelu-tanh", "silu", "tanh", "sigmoid", "leaky-relu", "none"};
 
+/// What the gradient is computed from.
+enum class GradFrom {
+  kSign,    // of the output
+  kOutput,  // which training then keeps if dropout changes it
+  kInput,   // which training then keeps; the output is there anyway
+};
+
 /// All properties of an activation except its arithmetic.
 struct ActivationTraits {
-  bool is_module = false;         // a module that nn.Sequential can hold
-  std::string_view bias_label{};  // label of a BiasActivation
-  std::string_view grad_label{};  // label of an ActivationGrad
+  std::string_view bias_label, grad_label;  // of a BiasActivation and of an ActivationGrad
   /// The ActivationGrad as a formula: {0} is the gradient, {1} the number it is computed from.
   std::string_view grad_text{};
-  /// True: the gradient is computed from the activation's input, which training then has to keep.
-  /// False: it is computed from the output, which is there anyway.
-  bool grad_from_input = false;
-  /// The gradient needs more of the output than its sign, so training keeps the output if dropout
-  /// changes it.
-  bool grad_from_value = false;
-  std::int64_t flops = 0;  // per number, as in Cost
-  std::int64_t grad_flops = 0;
+  GradFrom grad_from = GradFrom::kSign;
+  std::int64_t flops = 0, grad_flops = 0;  // per number, as in Cost
 };
 
 /// A bias without an activation keeps the label of the most common op.
-constexpr ActivationTraits traits_of(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return {.is_module = true,
-              .bias_label = "bias_relu",
-              .grad_label = "relu_grad",
-              .grad_text = "{0} = 0 where {1} <= 0",
-              .flops = 1,
-              .grad_flops = 1};
-    case Activation::kGelu:
-      return {.is_module = true,
-              .bias_label = "bias_gelu",
-              .grad_label = "gelu_grad",
-              .grad_text = "{0} *= slope of gelu at {1}",
-              .grad_from_input = true,
-              .flops = 5,
-              .grad_flops = 11};
-    case Activation::kGeluTanh:
-      return {.is_module = true,
-              .bias_label = "bias_gelu_tanh",
-              .grad_label = "gelu_tanh_grad",
-              .grad_text = "{0} *= slope of gelu-tanh at {1}",
-              .grad_from_input = true,
-              .flops = 9,
-              .grad_flops = 18};
-    case Activation::kSilu:
-      return {.is_module = true,
-              .bias_label = "bias_silu",
-              .grad_label = "silu_grad",
-              .grad_text = "{0} *= slope of silu at {1}",
-              .grad_from_input = true,
-              .flops = 3,
-              .grad_flops = 8};
-    case Activation::kTanh:
-      return {.is_module = true,
-              .bias_label = "bias_tanh",
-              .grad_label = "tanh_grad",
-              .grad_text = "{0} *= 1 - {1}^2",
-              .grad_from_value = true,
-              .flops = 1,
-              .grad_flops = 3};
-    case Activation::kSigmoid:
-      return {.is_module = true,
-              .bias_label = "bias_sigmoid",
-              .grad_label = "sigmoid_grad",
-              .grad_text = "{0} *= {1} * (1 - {1})",
-              .grad_from_value = true,
-              .flops = 3,
-              .grad_flops = 3};
-    case Activation::kLeakyRelu:
-      return {.is_module = true,
-              .bias_label = "bias_leaky_relu",
-              .grad_label = "leaky_relu_grad",
-              .grad_text = "{0} *= 0.01 where {1} <= 0",
-              .flops = 2,
-              .grad_flops = 2};
-    case Activation::kNone:
-      return {.bias_label = "bias_relu", .grad_label = "relu_grad"};
-  }
-  return {};
+inline constexpr EnumArray<Activation, ActivationTraits> kActivationTraits = {
+    {{{"bias_relu", "relu_grad", "{0} = 0 where {1} <= 0", GradFrom::kSign, 1, 1},
+      {"bias_gelu", "gelu_grad", "{0} *= slope of gelu at {1}", GradFrom::kInput, 5, 11},
+      {"bias_gelu_tanh", "gelu_tanh_grad", "{0} *= slope of gelu-tanh at {1}", GradFrom::kInput, 9,
+       18},
+      {"bias_silu", "silu_grad", "{0} *= slope of silu at {1}", GradFrom::kInput, 3, 8},
+      {"bias_tanh", "tanh_grad", "{0} *= 1 - {1}^2", GradFrom::kOutput, 1, 3},
+      {"bias_sigmoid", "sigmoid_grad", "{0} *= {1} * (1 - {1})", GradFrom::kOutput, 3, 3},
+      {"bias_leaky_relu", "leaky_relu_grad", "{0} *= 0.01 where {1} <= 0", GradFrom::kSign, 2, 2},
+      {"bias_relu", "relu_grad"}}}};
+
+constexpr const ActivationTraits& traits_of(Activation activation) {
+  return kActivationTraits[activation];
 }
 
 }  // namespace barestep

@@ -159,25 +159,18 @@ struct OptimizerTraits {
   bool has_amsgrad = false;       // takes --amsgrad
   bool has_fused_update = false;  // takes --update fused
 };
-constexpr OptimizerTraits traits_of(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::kAdam:
-      return {.has_betas = true, .has_amsgrad = true, .has_fused_update = true};
-    case OptimizerKind::kAdamW:
-      return {.defaults = {.weight_decay = 0.01},
-              .has_betas = true,
-              .has_amsgrad = true,
-              .has_fused_update = true};
-    case OptimizerKind::kSgd:
-      return {.has_eps = false, .has_momentum = true, .has_nesterov = true};
-    case OptimizerKind::kRmsProp:
-      return {.defaults = {.lr = 1e-2}, .has_momentum = true};
-    case OptimizerKind::kAdagrad:
-      return {.defaults = {.lr = 1e-2, .eps = 1e-10}};
-    case OptimizerKind::kLion:
-      return {.defaults = {.beta2 = 0.99}, .has_betas = true, .has_eps = false};
-  }
-  return {};
+inline constexpr EnumArray<OptimizerKind, OptimizerTraits> kOptimizerTraits = {
+    {{{.has_betas = true, .has_amsgrad = true, .has_fused_update = true},
+      {.defaults = {.weight_decay = 0.01},
+       .has_betas = true,
+       .has_amsgrad = true,
+       .has_fused_update = true},
+      {.has_eps = false, .has_momentum = true, .has_nesterov = true},
+      {.defaults = {.lr = 1e-2}, .has_momentum = true},
+      {.defaults = {.lr = 1e-2, .eps = 1e-10}},
+      {.defaults = {.beta2 = 0.99}, .has_betas = true, .has_eps = false}}}};
+constexpr const OptimizerTraits& traits_of(OptimizerKind kind) {
+  return kOptimizerTraits[kind];
 }
 
 /// How the learning rate develops after --lr-warmup.

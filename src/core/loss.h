@@ -24,27 +24,22 @@ struct LossTraits {
   std::int64_t flops = 0;   // per number, including its gradient, as in Cost
 };
 
-constexpr LossTraits traits_of(LossKind loss) {
-  switch (loss) {
-    case LossKind::kMse:
-      // Per number: difference, square, sum, times 2 / count.
-      return {.label = "mse_loss", .text = "({0} - {1})^2", .flops = 4};
-    case LossKind::kL1:
+inline constexpr EnumArray<LossKind, LossTraits> kLossTraits = {
+    {{// Per number: difference, square, sum, times 2 / count.
+      {.label = "mse_loss", .text = "({0} - {1})^2", .flops = 4},
       // Per number: difference, sign, magnitude, sum.
-      return {.label = "l1_loss", .text = "|{0} - {1}|", .flops = 4};
-    case LossKind::kHuber:
+      {.label = "l1_loss", .text = "|{0} - {1}|", .flops = 4},
       // Per number: difference, magnitude, square, half of it, sum, comparison, times 1 / count.
-      return {.label = "huber_loss", .text = "huber({0} - {1})", .flops = 7};
-    case LossKind::kCrossEntropy:
-      return {.takes_labels = true};
-    case LossKind::kBce:
+      {.label = "huber_loss", .text = "huber({0} - {1})", .flops = 7},
+      {.takes_labels = true},
       // The loss takes 8, including an exponential and a logarithm; the gradient takes 5.
-      return {.takes_labels = true,
-              .label = "bce_loss",
-              .text = "-log of sigmoid({0}) where {1} is 1, of 1 - sigmoid({0}) where it is 0",
-              .flops = 13};
-  }
-  return {};
+      {.takes_labels = true,
+       .label = "bce_loss",
+       .text = "-log of sigmoid({0}) where {1} is 1, of 1 - sigmoid({0}) where it is 0",
+       .flops = 13}}}};
+
+constexpr const LossTraits& traits_of(LossKind loss) {
+  return kLossTraits[loss];
 }
 
 constexpr bool takes_labels(LossKind loss) {

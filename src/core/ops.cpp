@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "core/operands.h"
 #include "core/random.h"
@@ -585,6 +582,22 @@ std::vector<OpRule> rules(const AdamStep& op) {
   return {{op.weight_decay >= 0, "weight_decay must be zero or more"}};
 }
 
+std::vector<std::string_view> state(const AdamStep& op) {
+  if (op.amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  return {"exp_avg", "exp_avg_sq"};
+}
+
+int scalars(const AdamStep& op) {
+  return op.decoupled ? 3 : 2;
+}
+
+void write(const AdamStep& op, std::int64_t t, double lr, std::span<float> scalars) {
+  const auto power = static_cast<double>(t);
+  scalars[0] = minus(lr / (1 - std::pow(op.beta1, power)));
+  scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(op.beta2, power)));
+  if (op.decoupled) scalars[2] = shrink_of(lr, op.weight_decay);
+}
+
 /// Each of decay, momentum, Nesterov's step and the weight is a product and a sum.
 std::int64_t flops(const SgdStep& op) {
   return 2 + decay_flops(op.weight_decay) + (op.momentum > 0 ? 2 : 0) + (op.nesterov ? 2 : 0);
@@ -600,6 +613,11 @@ std::vector<OpRule> rules(const SgdStep& op) {
           {!op.nesterov || op.momentum > 0, "nesterov needs momentum"}};
 }
 
+std::vector<std::string_view> state(const SgdStep& op) {
+  if (op.momentum > 0) return {"momentum_buffer"};
+  return {};
+}
+
 /// The squares take 4, their root and eps 2, the weight 3.
 std::int64_t flops(const RmsPropStep& op) {
   return 9 + decay_flops(op.weight_decay) + (op.momentum > 0 ? 2 : 0);
@@ -613,6 +631,11 @@ std::vector<OpRule> rules(const RmsPropStep& op) {
   return {momentum_and_decay(op.momentum, op.weight_decay)};
 }
 
+std::vector<std::string_view> state(const RmsPropStep& op) {
+  if (op.momentum > 0) return {"square_avg", "momentum_buffer"};
+  return {"square_avg"};
+}
+
 /// The sum takes 2, its root and eps 2, the weight 3.
 std::int64_t flops(const AdagradStep& op) {
   return 7 + decay_flops(op.weight_decay);
@@ -624,6 +647,10 @@ std::string text(const AdagradStep& op) {
 
 std::vector<OpRule> rules(const AdagradStep& op) {
   return {{op.weight_decay >= 0, "weight_decay must be zero or more"}};
+}
+
+std::vector<std::string_view> state(const AdagradStep& /*op*/) {
+  return {"sum"};
 }
 
 /// Each of the two means takes 3, the sign 1, the weight 3.
@@ -640,6 +667,30 @@ std::vector<OpRule> rules(const LionStep& op) {
   return {{op.weight_decay >= 0, "weight_decay must be zero or more"}};
 }
 
+std::vector<std::string_view> state(const LionStep& /*op*/) {
+  return {"exp_avg"};
+}
+
+int scalars(const LionStep& /*op*/) {
+  return 2;
+}
+
+void write(const LionStep& op, std::int64_t /*t*/, double lr, std::span<float> scalars) {
+  scalars[0] = minus(lr);
+  scalars[1] = shrink_of(lr, op.weight_decay);
+}
+
+/// Defaults: what a step does not say otherwise.
+template <class AnyStep>
+int scalars(const AnyStep& /*op*/) {
+  return 1;
+}
+
+template <class AnyStep>
+void write(const AnyStep& /*op*/, std::int64_t /*t*/, double lr, std::span<float> scalars) {
+  scalars[0] = minus(lr);
+}
+
 std::string_view label(const OptimizerUpdate& op) {
   return of_step(op, [](const auto& rule) { return rule.kLabel; });
 }
@@ -647,14 +698,13 @@ std::string_view label(const OptimizerUpdate& op) {
 Operands operands(const OptimizerUpdate& op) {
   Operands list = {{"weights", &op.weights, kUpdates, '1', 'n'},
                    {"grads", &op.grads, kReads, '1', 'n', real_type(op.grads)}};
-  const auto names = of_step(op, [](const auto& rule) { return rule.state(); });
+  const auto names = state_of(op.step);
   for (std::size_t i = 0; i < op.state.size(); ++i) {
     list.push_back({i < names.size() ? names[i] : "state", &op.state[i], kUpdates, '1', 'n'});
   }
   // With loss scaling, one row for each of several updates.
-  const int cols = of_step(op, [](const auto& rule) { return rule.scalars(); });
-  list.push_back(
-      {"scalars", &op.scalars, kReads, op.loss_scale ? 'S' : '1', static_cast<char>('0' + cols)});
+  list.push_back({"scalars", &op.scalars, kReads, op.loss_scale ? 'S' : '1',
+                  static_cast<char>('0' + scalars_of(op.step))});
   const DType narrow = op.rounded ? real_type(*op.rounded) : DType::kF32;
   list.push_back({"clip", optional_tensor(op.clip), kReads, '1', '1'});
   list.push_back({"rounded", optional_tensor(op.rounded), kWrites, '1', 'n', narrow});
@@ -668,7 +718,7 @@ Operands operands(const OptimizerUpdate& op) {
 
 std::vector<OpRule> rules(const OptimizerUpdate& op) {
   std::vector<OpRule> list = of_step(op, [](const auto& rule) { return rules(rule); });
-  const auto names = of_step(op, [](const auto& rule) { return rule.state(); });
+  const auto names = state_of(op.step);
   list.push_back(
       {op.state.size() == names.size(), "state must be one tensor for each of the step's"});
   list.push_back(
@@ -707,7 +757,7 @@ Operands operands(const LinearAdam& op) {
           {"bias_moments2", &op.bias_moments2, kUpdates, '1', 'm'},
           {"grad_y", &op.grad_y, kReads, 'r', 'm', type},
           {"x", &op.x, kReads, 'r', 'n', type},
-          {"scalars", &op.scalars, kReads, '1', static_cast<char>('0' + op.step.scalars())},
+          {"scalars", &op.scalars, kReads, '1', static_cast<char>('0' + scalars(op.step))},
           {"clip", optional_tensor(op.clip), kReads, '1', '1'},
           {"rounded_weight", optional_tensor(op.rounded_weight), kWrites, 'm', 'n', type},
           {"rounded_bias", optional_tensor(op.rounded_bias), kWrites, '1', 'm', type}};
@@ -1112,51 +1162,16 @@ std::int64_t AttentionGrad::scratch_cols() const {
   return qkv.dtype == DType::kF32 ? 0 : out.cols;
 }
 
-std::vector<std::string_view> AdamStep::state() const {
-  if (amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-  return {"exp_avg", "exp_avg_sq"};
+std::vector<std::string_view> state_of(const OptimizerStep& step) {
+  return std::visit([](const auto& each) { return state(each); }, step);
 }
 
-void AdamStep::write_scalars(std::int64_t t, double lr, std::span<float> scalars) const {
-  const auto power = static_cast<double>(t);
-  scalars[0] = minus(lr / (1 - std::pow(beta1, power)));
-  scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(beta2, power)));
-  if (decoupled) scalars[2] = shrink_of(lr, weight_decay);
+std::int64_t scalars_of(const OptimizerStep& step) {
+  return std::visit([](const auto& each) { return scalars(each); }, step);
 }
 
-std::vector<std::string_view> SgdStep::state() const {
-  if (momentum > 0) return {"momentum_buffer"};
-  return {};
-}
-
-void SgdStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
-}
-
-std::vector<std::string_view> RmsPropStep::state() const {
-  if (momentum > 0) return {"square_avg", "momentum_buffer"};
-  return {"square_avg"};
-}
-
-void RmsPropStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
-}
-
-std::vector<std::string_view> AdagradStep::state() const {
-  return {"sum"};
-}
-
-void AdagradStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
-}
-
-std::vector<std::string_view> LionStep::state() const {
-  return {"exp_avg"};
-}
-
-void LionStep::write_scalars(std::int64_t /*t*/, double lr, std::span<float> scalars) const {
-  scalars[0] = minus(lr);
-  scalars[1] = shrink_of(lr, weight_decay);
+void write_scalars(const OptimizerStep& step, std::int64_t t, double lr, std::span<float> scalars) {
+  std::visit([&](const auto& each) { write(each, t, lr, scalars); }, step);
 }
 
 Operands operands_of(const Op& op) {

@@ -335,10 +335,6 @@ struct AdamStep {
   double weight_decay = 0;
   bool decoupled = false;
   bool amsgrad = false;
-
-  [[nodiscard]] std::vector<std::string_view> state() const;
-  [[nodiscard]] int scalars() const { return decoupled ? 3 : 2; }
-  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
 };
 
 /// Stochastic gradient descent. With g = grads + weight_decay * weights: weights += scalars * g;
@@ -349,10 +345,6 @@ struct SgdStep {
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
-
-  [[nodiscard]] std::vector<std::string_view> state() const;
-  [[nodiscard]] int scalars() const { return 1; }
-  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
 };
 
 /// RMSprop (Hinton 2012), as torch.optim.RMSprop without centring. With
@@ -365,10 +357,6 @@ struct RmsPropStep {
   double eps = 1e-8;
   double momentum = 0;
   double weight_decay = 0;
-
-  [[nodiscard]] std::vector<std::string_view> state() const;
-  [[nodiscard]] int scalars() const { return 1; }
-  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
 };
 
 /// Adagrad (Duchi et al. 2011). With g = grads + weight_decay * weights: sum += g^2 and
@@ -377,10 +365,6 @@ struct AdagradStep {
   static constexpr std::string_view kLabel = "adagrad";
   double eps = 1e-10;
   double weight_decay = 0;
-
-  [[nodiscard]] std::vector<std::string_view> state() const;
-  [[nodiscard]] int scalars() const { return 1; }
-  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
 };
 
 /// Lion (Chen et al. 2023): weights = scalars[1] * weights + scalars[0] * sign of
@@ -391,13 +375,14 @@ struct LionStep {
   double beta1 = 0.9;
   double beta2 = 0.99;
   double weight_decay = 0;
-
-  [[nodiscard]] std::vector<std::string_view> state() const;
-  [[nodiscard]] int scalars() const { return 2; }
-  void write_scalars(std::int64_t t, double lr, std::span<float> scalars) const;
 };
 
 using OptimizerStep = std::variant<AdamStep, SgdStep, RmsPropStep, AdagradStep, LionStep>;
+
+std::vector<std::string_view> state_of(const OptimizerStep& step);
+/// How many scalars a step has, and these for step `t`, counted from 1, with learning rate `lr`.
+std::int64_t scalars_of(const OptimizerStep& step);
+void write_scalars(const OptimizerStep& step, std::int64_t t, double lr, std::span<float> scalars);
 
 /// A step of an optimizer over flat buffers. weights, grads and each tensor of `state`, of which
 /// there is one for each name of the step's, are 1 x n; `scalars` is 1 x the number of the step's.

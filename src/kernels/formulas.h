@@ -138,7 +138,7 @@ template <class Formula>
 inline constexpr bool kGradFromInput = false;
 template <Activation kActivation>
 inline constexpr bool kGradFromInput<ActivationFormula<kActivation>> =
-    traits_of(kActivation).grad_from_input;
+    traits_of(kActivation).grad_from == GradFrom::kInput;
 
 /// Calls use(formula of the activation).
 template <class Use, std::size_t kFirst = 0>

@@ -46,8 +46,9 @@ Tensor Linear::forward(Pass& pass, const Tensor& x) {
              : take(".out");
   pre_activation_.reset();
   undropped_.reset();
-  if (keeps && traits.grad_from_input) pre_activation_ = take(".pre_activation");
-  if (keeps && traits.grad_from_value && drops(pass)) undropped_ = take(".undropped");
+  if (keeps && traits.grad_from == GradFrom::kInput) pre_activation_ = take(".pre_activation");
+  if (keeps && traits.grad_from == GradFrom::kOutput && drops(pass))
+    undropped_ = take(".undropped");
   if (model.int8 && pass.phase == Phase::kEvaluate) {
     add_int8_product(pass);
     return out_;

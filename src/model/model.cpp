@@ -243,13 +243,11 @@ void require_only_linears(const Parameters& parameters, const std::vector<Linear
       return id == linear->weight() || id == linear->bias();
     });
     if (is_linears) continue;
-    fail(
-        ExitCode::kConfiguration,
-        {.what = std::string(option),
-         .value = std::string(value),
-         .why = fmt::format("{} is not a Linear's parameter, and only their gradients have factors",
-                            parameters[id].name),
-         .remedy = "leave it out"});
+    fail(ExitCode::kConfiguration,
+         {std::string(option), std::string(value),
+          fmt::format("{} is not a Linear's parameter, and only their gradients have factors",
+                      parameters[id].name),
+          "leave it out"});
   }
 }
 

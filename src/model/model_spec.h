@@ -117,7 +117,7 @@ struct ModelSpec {
   /// The name of a layer in PyTorch's Sequential of Linear and activation modules: "net.0", ... Or
   /// of a block in its ModuleList: "layers.0", ...
   [[nodiscard]] std::string name_of_layer(int layer) const {
-    const bool has_modules = !transformer && traits_of(activation).is_module;
+    const bool has_modules = !transformer && activation != Activation::kNone;
     return container() + "." + std::to_string(has_modules ? 2 * layer : layer);
   }
   [[nodiscard]] std::string container() const { return transformer ? "layers" : name; }

@@ -1,12 +1,7 @@
 #include "train/draft.h"
 
-#include <algorithm>
-#include <string>
-#include <utility>
-
 #include "core/error.h"
 #include "core/index.h"
-#include "core/program.h"
 #include "core/random.h"
 
 namespace barestep {
@@ -64,8 +59,7 @@ ModelSpec teacher_of(const ModelSpec& model) {
 }
 
 void refuse_fused_update(const char* why) {
-  fail(ExitCode::kConfiguration,
-       {.what = "--update", .value = "fused", .why = why, .remedy = "use --update separate"});
+  fail(ExitCode::kConfiguration, {"--update", "fused", why, "use --update separate"});
 }
 
 ScalingState scaling_in(const Tensor& bytes) {
@@ -269,7 +263,7 @@ void Draft::keep_generator() {
 
 void Draft::add_scalars() {
   const std::int64_t rows = spec_.update.loss_scale ? kScalarRows : 1;
-  const std::int64_t count = scalars_of(spec_.update.optimizer);
+  const std::int64_t count = scalars_of(step_of(spec_.update.optimizer));
   scalars_ = buffers_.tensor("scalars", Category::kOptimizer, rows, count, DType::kF32, 0, 2);
   const Tensor host =
       buffers_.tensor("scalars_host", Category::kData, rows, count, DType::kF32, 0, 2, true);

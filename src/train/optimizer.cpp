@@ -3,18 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "core/error.h"
 #include "core/index.h"
 
 namespace barestep {
-namespace {
 
 OptimizerStep step_of(const OptimizerConfig& config) {
   const OptimizerNumbers numbers = numbers_of(config);
@@ -44,8 +39,6 @@ OptimizerStep step_of(const OptimizerConfig& config) {
   return adam;
 }
 
-}  // namespace
-
 FlatRange share_of_lines(const FlatRange& range, int rank, int ranks) {
   const Rows lines = share_of_rank(range.count / kLineNumbers, rank, ranks);
   return {range.first + lines.first * kLineNumbers, lines.count * kLineNumbers};
@@ -62,10 +55,6 @@ std::int64_t place_in(std::span<const FlatRange> held, std::int64_t number) {
   return place;
 }
 
-std::vector<std::string_view> state_names(const OptimizerConfig& config) {
-  return std::visit([](const auto& step) { return step.state(); }, step_of(config));
-}
-
 OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
                                const Parameters& parameters, int device,
                                std::optional<std::vector<FlatRange>> ranges)
@@ -75,7 +64,7 @@ OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
                      : std::vector{FlatRange{0, parameters.bytes() / bytes_of(DType::kF32)}}) {
   std::int64_t bytes = 0;
   for (const FlatRange& range : ranges_) bytes += range.count * bytes_of(DType::kF32);
-  for (const std::string_view name : state_names(config)) {
+  for (const std::string_view name : state_of(step_of(config))) {
     buffers_.push_back(buffers.get(name, Category::kOptimizer, bytes, device));
   }
 }
@@ -122,15 +111,6 @@ DeviceOp OptimizerState::step(const UpdateTensors& tensors, const Linear& linear
     op.rounded_bias = bias_in(rounded->buffer, rounded->dtype);
   }
   return op;
-}
-
-std::int64_t scalars_of(const OptimizerConfig& config) {
-  return std::visit([](const auto& step) { return step.scalars(); }, step_of(config));
-}
-
-void write_scalars(const OptimizerConfig& config, std::int64_t t, double lr,
-                   std::span<float> scalars) {
-  std::visit([&](const auto& step) { step.write_scalars(t, lr, scalars); }, step_of(config));
 }
 
 std::string divergence_remedy(const OptimizerConfig& config) {

@@ -48,9 +48,8 @@ FlatRange share_of_lines(const FlatRange& range, int rank, int ranks);
 /// other.
 std::int64_t place_in(std::span<const FlatRange> held, std::int64_t number);
 
-/// The state that an optimizer keeps for each parameter, under the names in PyTorch's state_dict():
-/// one buffer each, in this order.
-std::vector<std::string_view> state_names(const OptimizerConfig& config);
+/// The optimizer's step with the numbers of its options.
+OptimizerStep step_of(const OptimizerConfig& config);
 
 /// The tensors of an optimizer's step other than its own memory.
 struct UpdateTensors {
@@ -64,7 +63,8 @@ struct UpdateTensors {
 };
 
 /// Flat buffers with the places of the parameters, or only of the ranges that this process updates,
-/// one after the other; zero before the first step. One for each of state_names().
+/// one after the other; zero before the first step. One for each name that state_of() its step
+/// gives.
 class OptimizerState {
  public:
   /// Creates its buffers.
@@ -87,13 +87,6 @@ class OptimizerState {
   std::vector<FlatRange> ranges_;
   std::vector<BufferId> buffers_;
 };
-
-/// How many numbers change with every step.
-std::int64_t scalars_of(const OptimizerConfig& config);
-
-/// These numbers for step `t`, counted from 1, with learning rate `lr`.
-void write_scalars(const OptimizerConfig& config, std::int64_t t, double lr,
-                   std::span<float> scalars);
 
 /// What to change when training has diverged: --lr, and before it any option whose value is so
 /// unusual that it may be the cause.

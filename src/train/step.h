@@ -52,7 +52,7 @@ struct HeldStage {
   FlatRange range;                // their place in the flat buffers of the whole model
   std::int64_t held_numbers = 0;  // in its own flat buffers of parameters
   FlatBuffers flat;
-  std::vector<BufferId> optimizer_state{};  // in the order of state_names()
+  std::vector<BufferId> optimizer_state{};  // in the order of state_of()
 };
 
 /// The op that creates the 16-bit copy of the parameters once these are on the device; nothing if

@@ -90,7 +90,8 @@ void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta,
             .beta = form.beta,
             .activation = form.activation};
     if (form.bias) op.bias = memory.add(1, s.n);
-    if (traits_of(form.activation).grad_from_input) op.pre_activation = memory.add(s.m, s.n);
+    if (traits_of(form.activation).grad_from == GradFrom::kInput)
+      op.pre_activation = memory.add(s.m, s.n);
     return op;
   });
 }
@@ -197,7 +198,8 @@ void add_elementwise(CaseList& list, const Shape& s) {
       BiasActivation op{.values = memory.add(s.rows, s.cols),
                         .bias = memory.add(1, s.cols),
                         .activation = activation};
-      if (traits_of(activation).grad_from_input) op.pre_activation = memory.add(s.rows, s.cols);
+      if (traits_of(activation).grad_from == GradFrom::kInput)
+        op.pre_activation = memory.add(s.rows, s.cols);
       return op;
     });
     if (activation == Activation::kNone) continue;

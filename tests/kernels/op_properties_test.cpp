@@ -149,12 +149,8 @@ TEST(OptimizerUpdate, LeavesPaddingZero) {
     Memory memory;
     const auto flat = [&] { return memory.add(1, 9); };
     OptimizerUpdate op{.weights = flat(), .grads = flat(), .step = step};
-    std::visit(
-        [&](const auto& each) {
-          for (std::size_t i = 0; i < each.state().size(); ++i) op.state.push_back(flat());
-          op.scalars = memory.add(1, each.scalars());
-        },
-        step);
+    for (std::size_t i = 0; i < state_of(step).size(); ++i) op.state.push_back(flat());
+    op.scalars = memory.add(1, scalars_of(step));
     std::ranges::fill(memory.values(op.scalars), 0.03F);
     SCOPED_TRACE(label_of(DeviceOp(op)));
     run(op, memory);

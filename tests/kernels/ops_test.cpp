@@ -69,7 +69,7 @@ double activated(Activation activation, double x) {
 
 /// The derivative, computed from the value that the op uses.
 double slope_from(Activation activation, double from) {
-  if (traits_of(activation).grad_from_input) {
+  if (traits_of(activation).grad_from == GradFrom::kInput) {
     constexpr double kStep = 1e-5;
     return (activated(activation, from + kStep) - activated(activation, from - kStep)) / 2 / kStep;
   }

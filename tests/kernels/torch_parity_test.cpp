@@ -130,7 +130,7 @@ TEST(Adam, HasTheBitsOfTorchAdam) {
       std::int64_t t = 0;
       for (const GoldenStep& step : golden.each_step) {
         ++t;
-        std::get<AdamStep>(op.step).write_scalars(t, golden.lr, memory.values(op.scalars));
+        write_scalars(op.step, t, golden.lr, memory.values(op.scalars));
         std::ranges::copy(step.gradients.at(parameter.name), memory.values(op.grads).begin());
         compute(op, memory);
         const auto expect_bits = [&](const Tensor& actual, const GoldenValues& expected) {

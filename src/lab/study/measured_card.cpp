@@ -444,7 +444,8 @@ void measure_activations(RankBench& bench, bool quick, std::vector<OpRate>& rate
                  .transpose_b = true,
                  .bias = memory.take(1, kWidth),
                  .activation = activation};
-    if (traits_of(activation).grad_from_input) product.pre_activation = memory.take(rows, kWidth);
+    if (traits_of(activation).grad_from == GradFrom::kInput)
+      product.pre_activation = memory.take(rows, kWidth);
     return bench.seconds_of({DeviceOp(product)});
   };
   constexpr double kLeastShare = 1e-3;
