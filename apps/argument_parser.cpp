@@ -16,16 +16,8 @@ namespace {
 constexpr std::size_t kHelpWidth = 100;
 constexpr std::size_t kHelpIndent = 31;
 
-[[noreturn]] void refuse_usage(std::string what, std::string value, std::string why,
-                               std::string remedy) {
-  fail(ExitCode::kUsage, {.what = std::move(what),
-                          .value = std::move(value),
-                          .why = std::move(why),
-                          .remedy = std::move(remedy)});
-}
-
 [[noreturn]] void refuse_missing_value(const std::string& option) {
-  refuse_usage("option", option, "needs a value", "--help shows which");
+  fail(ExitCode::kUsage, {"option", option, "needs a value", "--help shows which"});
 }
 
 /// Breaks text into lines of at most `width` characters; a longer word gets its own line.
@@ -119,6 +111,14 @@ Read to_path(std::filesystem::path& member) {
   return [&member](const RawValue& given) { member = file_path(given); };
 }
 
+Read to_texts(std::vector<std::string>& all) {
+  return [&all](const RawValue& given) { all.push_back(given.text); };
+}
+
+Read to_paths(std::vector<std::filesystem::path>& all) {
+  return [&all](const RawValue& given) { all.push_back(file_path(given)); };
+}
+
 /// A command with the readers of its arguments.
 class ArgumentParser::Bound final : public Command {
  public:
@@ -157,8 +157,8 @@ class ArgumentParser::Bound final : public Command {
     if (!remaining.empty() && rest().empty()) refuse_unknown(remaining.front());
     for (const Argument& argument : arguments_) {
       if (argument.is_required && given(argument).empty()) {
-        refuse_usage(has_dashes(argument) ? "option" : "argument", argument.name, "is missing",
-                     fmt::format("{} --help describes it", name_));
+        fail(ExitCode::kUsage, {has_dashes(argument) ? "option" : "argument", argument.name,
+                                "is missing", fmt::format("{} --help describes it", name_)});
       }
       for (const std::string& text : given(argument)) {
         argument.read({.where = argument.name, .text = text});
@@ -193,7 +193,7 @@ class ArgumentParser::Bound final : public Command {
   void require_sound(const Argument& argument) const {
     const std::vector<std::string> texts = given(argument);
     if (texts.size() > 1 && !argument.takes_several) {
-      refuse_usage("option", argument.name, "given twice", "give it once");
+      fail(ExitCode::kUsage, {"option", argument.name, "given twice", "give it once"});
     }
     if (is_flag(argument) || texts.empty() || !texts.front().starts_with("--")) return;
     refuse_missing_value(argument.name);
@@ -201,16 +201,16 @@ class ArgumentParser::Bound final : public Command {
 
   [[noreturn]] void refuse_unknown(const std::string& argument) const {
     if (!argument.starts_with('-') || argument == "-" || argument == "--") {
-      refuse_usage("argument", argument, "belongs to no option",
-                   "options begin with --, see --help");
+      fail(ExitCode::kUsage,
+           {"argument", argument, "belongs to no option", "options begin with --, see --help"});
     }
     const std::string option = argument.substr(0, argument.find('='));
     std::vector<std::string_view> names;
     for (const CLI::Option* each : app_.get_options()) {
       for (const std::string& name : each->get_lnames()) names.push_back(name);
     }
-    refuse_usage("unknown option", option, fmt::format("{} has no such option", name_),
-                 did_you_mean(option, names, true));
+    fail(ExitCode::kUsage, {"unknown option", option, fmt::format("{} has no such option", name_),
+                            did_you_mean(option, names, true)});
   }
 
   CLI::App& app_;
@@ -275,15 +275,16 @@ struct ArgumentParser::State {
       for (const auto& each : commands) {
         if (each->app().parsed()) return each.get();
       }
-      refuse_usage("command", "", "is missing", program + " --help lists all");
+      fail(ExitCode::kUsage, {"command", "", "is missing", program + " --help lists all"});
     }
     if (rest.front().starts_with('-')) self.read();
     std::vector<std::string_view> names;
     for (const auto& each : commands) {
       if (each->is_shown()) names.push_back(each->app().get_name());
     }
-    refuse_usage("unknown command", rest.front(), fmt::format("{} has no such command", program),
-                 did_you_mean(rest.front(), names, false));
+    fail(ExitCode::kUsage,
+         {"unknown command", rest.front(), fmt::format("{} has no such command", program),
+          did_you_mean(rest.front(), names, false)});
   }
 };
 
@@ -343,7 +344,7 @@ std::string ArgumentParser::parse(const std::vector<std::string>& arguments) {
   } catch (const CLI::ArgumentMismatch&) {
     refuse_missing_value(arguments.back());  // only the last option can lack a value
   } catch (const CLI::ParseError& error) {
-    refuse_usage("command line", "", error.what(), "see --help");
+    fail(ExitCode::kUsage, {"command line", "", error.what(), "see --help"});
   }
   if (std::string text = state_->text_for_others(); !text.empty()) return text;
   const Bound* const command = state_->command();

@@ -47,6 +47,13 @@ Argument with_values(Argument argument, std::vector<std::string> values);
 /// Stores the value in `member`, which must outlive the parser.
 Read to_text(std::string& member);
 Read to_path(std::filesystem::path& member);
+/// Adds the value to `all`, which must outlive the parser.
+Read to_texts(std::vector<std::string>& all);
+Read to_paths(std::vector<std::filesystem::path>& all);
+template <class T>
+Read to_bytes(T& member) {
+  return [&member](const RawValue& given) { member = byte_count(given); };
+}
 /// Reads a whole number from 1 to `max`.
 template <class T>
 Read to_number(T& member, std::int64_t max) {

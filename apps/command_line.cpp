@@ -5,14 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <filesystem>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <sstream>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "argument_parser.h"
@@ -62,12 +58,14 @@ class Reader : public nlohmann::json_sax<Json> {
     const auto options = options_of(scheme_);
     const auto found = std::ranges::find(options, name, &Option::name);
     if (found == options.end()) {
-      refuse(fmt::format("{}: unknown key", key_where_), name, "no option has that name",
-             did_you_mean(name, names_of_options(scheme_), false));
+      fail(ExitCode::kConfiguration,
+           {fmt::format("{}: unknown key", key_where_), name, "no option has that name",
+            did_you_mean(name, names_of_options(scheme_), false)});
     }
     option_ = &*found;
     if (!seen_.insert(option_->name).second) {
-      refuse(fmt::format("{}: key", key_where_), name, "given twice", "give it once");
+      fail(ExitCode::kConfiguration,
+           {fmt::format("{}: key", key_where_), name, "given twice", "give it once"});
     }
     return true;
   }
@@ -89,8 +87,8 @@ class Reader : public nlohmann::json_sax<Json> {
   bool string(string_t& text) override {
     expect({JsonKind::kString, JsonKind::kNumberOrString}, "a string");
     if (text.find('\0') != std::string::npos) {
-      refuse(fmt::format("{}: {}", key_where_, option_->name), "", "holds a NUL character",
-             "leave \\u0000 out");
+      fail(ExitCode::kConfiguration, {fmt::format("{}: {}", key_where_, option_->name), "",
+                                      "holds a NUL character", "leave \\u0000 out"});
     }
     return keep(text);
   }
@@ -111,29 +109,23 @@ class Reader : public nlohmann::json_sax<Json> {
     constexpr int kNumberOverflows = 406;
     if (error.id == kNumberOverflows) {
       number(token);  // rejects it if no number is allowed here
-      refuse(fmt::format("{}: {}", key_where_, option_->name), token, "out of range",
-             fmt::format("--help describes --{}", option_->name));
+      fail(ExitCode::kConfiguration,
+           {fmt::format("{}: {}", key_where_, option_->name), token, "out of range",
+            fmt::format("--help describes --{}", option_->name)});
     }
     // "[json.exception...] parse error at line 1, column 2: syntax error ...": keeps only the
     // reason. The position is that of the last character of the unexpected token.
     const std::string_view text = error.what();
     const std::size_t column = text.find("column");
     const std::size_t reason = text.find(": ", column == std::string_view::npos ? 0 : column);
-    refuse(where(std::max<std::size_t>(read, 1) - 1), "",
-           fmt::format("not JSON: {}",
-                       reason == std::string_view::npos ? text : text.substr(reason + 2)),
-           "a config file is one JSON object");
+    fail(ExitCode::kConfiguration,
+         {where(std::max<std::size_t>(read, 1) - 1), "",
+          fmt::format("not JSON: {}",
+                      reason == std::string_view::npos ? text : text.substr(reason + 2)),
+          "a config file is one JSON object"});
   }
 
  private:
-  [[noreturn]] static void refuse(std::string what, std::string value, std::string why,
-                                  std::string remedy) {
-    fail(ExitCode::kConfiguration, {.what = std::move(what),
-                                    .value = std::move(value),
-                                    .why = std::move(why),
-                                    .remedy = std::move(remedy)});
-  }
-
   [[noreturn]] void refuse_kind(std::string_view found) const {
     constexpr std::string_view kExpected[] = {"true or false",
                                               "a number",
@@ -142,13 +134,14 @@ class Reader : public nlohmann::json_sax<Json> {
                                               "a number or a string",
                                               "a number or an array of numbers"};
     if (option_ == nullptr) {
-      refuse(where(0), "", fmt::format("{} where an object should be", found),
-             "a config file is one JSON object");
+      fail(ExitCode::kConfiguration,
+           {where(0), "", fmt::format("{} where an object should be", found),
+            "a config file is one JSON object"});
     }
-    refuse(fmt::format("{}: {}", key_where_, option_->name), "",
-           fmt::format("{} where {} should be", found,
-                       kExpected[static_cast<int>(option_->value.json)]),
-           fmt::format("--help describes --{}", option_->name));
+    fail(ExitCode::kConfiguration, {fmt::format("{}: {}", key_where_, option_->name), "",
+                                    fmt::format("{} where {} should be", found,
+                                                kExpected[static_cast<int>(option_->value.json)]),
+                                    fmt::format("--help describes --{}", option_->name)});
   }
 
   void expect(std::initializer_list<JsonKind> kinds, std::string_view found) const {
@@ -210,10 +203,8 @@ std::map<std::string_view, RawValue> read_config_file(SchemeKind scheme,
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
   // The parser would take NUL as the end of the file.
   if (content.find('\0') != std::string::npos) {
-    fail(ExitCode::kConfiguration, {.what = "config file",
-                                    .value = path.string(),
-                                    .why = "not JSON: holds a NUL byte",
-                                    .remedy = "a config file is one JSON object"});
+    fail(ExitCode::kConfiguration, {"config file", path.string(), "not JSON: holds a NUL byte",
+                                    "a config file is one JSON object"});
   }
   std::istringstream text(std::move(content));
   Reader reader(scheme, path.string(), text);

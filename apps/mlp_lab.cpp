@@ -113,7 +113,7 @@ void add_measuring_options(Command& run, StudyOptions& study, const char* quick)
   run.add(
       option("--memory", "SIZE",
              "memory of the machine, or of a GPU, that runs may use, such as 16GiB (what is free)",
-             [&study](const RawValue& given) { study.memory = byte_count(given); }));
+             to_bytes(study.memory)));
 }
 
 /// The options of every command that runs experiments.
@@ -167,8 +167,7 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
   std::vector<std::string> names = {"all"};
   for (const Experiment& each : experiments()) names.push_back(each.name);
   run.add(with_values(
-      required(several(option("name", "", "experiments, or all",
-                              [&](const RawValue& given) { study.names.push_back(given.text); }))),
+      required(several(option("name", "", "experiments, or all", to_texts(study.names)))),
       std::move(names)));
   add_study_options(run, study);
   run.add(
@@ -193,10 +192,9 @@ int ranks_of_command(const std::vector<std::string>& command, std::size_t& place
   if (!is_mpirun(command.at(0))) return 1;
   const bool counts = command.size() > 3 && (command[1] == "-np" || command[1] == "-n");
   if (!counts || command[3].starts_with('-')) {
-    fail(ExitCode::kUsage, {.what = "command",
-                            .value = command[0],
-                            .why = "mlp_lab starts the ranks itself, all on this machine",
-                            .remedy = "give mpirun -np N and a trainer"});
+    fail(ExitCode::kUsage,
+         {"command", command[0], "mlp_lab starts the ranks itself, all on this machine",
+          "give mpirun -np N and a trainer"});
   }
   place = 3;
   return static_cast<int>(whole_number({.where = command[1], .text = command[2]}, {1, 1 << 20}));
@@ -208,11 +206,8 @@ void ask_what_if(const WhatIfRequest& requested) {
   const std::string name = std::filesystem::path(requested.command[place]).filename().string();
   const auto* const program = std::ranges::find(kTrainingPrograms, name, &TrainingProgram::name);
   if (program == std::end(kTrainingPrograms) || (place > 0 && !has_ranks(program->usual))) {
-    fail(ExitCode::kUsage,
-         {.what = "command",
-          .value = name,
-          .why = place > 0 ? "has no ranks" : "is no trainer",
-          .remedy = "give mlp_single, mlp_dp or mpirun -np N mlp_ddp, and its options"});
+    fail(ExitCode::kUsage, {"command", name, place > 0 ? "has no ranks" : "is no trainer",
+                            "give mlp_single, mlp_dp or mpirun -np N mlp_ddp, and its options"});
   }
   const CommandLine line = parse_command_line(
       program->usual, {requested.command.begin() + static_cast<std::ptrdiff_t>(place) + 1,
@@ -232,10 +227,9 @@ void add_what_if(ArgumentParser& parser, WhatIfRequest& requested) {
                   to_path(requested.study.output)));
   add_measuring_options(asks, requested.study,
                         "fewer starts and steps, and the machine's rates at fewer sizes");
-  asks.add(with_values(
-      rest(option("command", "", "of a trainer, with mpirun -np N before mlp_ddp",
-                  [&](const RawValue& given) { requested.command.push_back(given.text); })),
-      {"mlp_single", "mlp_dp", "mlp_ddp", "mpirun"}));
+  asks.add(with_values(rest(option("command", "", "of a trainer, with mpirun -np N before mlp_ddp",
+                                   to_texts(requested.command))),
+                       {"mlp_single", "mlp_dp", "mlp_ddp", "mpirun"}));
 }
 
 struct SheetRequest {
@@ -246,17 +240,14 @@ struct SheetRequest {
 void produce(const SheetRequest& requested) {
   if (requested.lists_names) return list_sheet_names();
   if (requested.options.name.empty()) {
-    fail(ExitCode::kUsage, {.what = "argument",
-                            .value = "name",
-                            .why = "is missing",
-                            .remedy = "mlp_lab sheet --help describes it"});
+    fail(ExitCode::kUsage, {"argument", "name", "is missing", "mlp_lab sheet --help describes it"});
   }
   const SheetOptions& options = requested.options;
   if (options.key && (options.blank || options.figures)) {
-    fail(ExitCode::kUsage, {.what = options.blank ? "--blank" : "--figures",
-                            .why = fmt::format("a copy with --key {}",
-                                               options.blank ? "is not blank" : "has answers"),
-                            .remedy = "give one of them"});
+    fail(ExitCode::kUsage,
+         {options.blank ? "--blank" : "--figures", "",
+          fmt::format("a copy with --key {}", options.blank ? "is not blank" : "has answers"),
+          "give one of them"});
   }
   print_sheet(requested.options);
 }
@@ -295,10 +286,8 @@ void add_class(ArgumentParser& parser, ClassOptions& options) {
              "new SHEET, grade CLASS HANDED-IN, or collect FOLDER: the studies of all machines",
              [&](const RawValue& given) { options.action = kActions[choice(given, kActions)]; }),
       {kActions, std::end(kActions)})));
-  command.add(
-      required(several(option("argument", "", "a sheet, or folders", [&](const RawValue& given) {
-        options.arguments.push_back(given.text);
-      }))));
+  command.add(required(
+      several(option("argument", "", "a sheet, or folders", to_texts(options.arguments)))));
   command.add(option("--students", "FILE", "of new: the students in CSV, a name on each line",
                      to_path(options.students)));
   command.add(option("--output", "DIR",
@@ -381,9 +370,8 @@ void add_plan(ArgumentParser& parser, MeshRequest& requested) {
       });
   plans.add(required(
       option("--ranks", "N", "the number of ranks", to_number(requested.ranks, kMaxPlannedRanks))));
-  plans.add(
-      required(option("--memory", "SIZE", "memory of each rank's device, such as 16GiB",
-                      [&](const RawValue& given) { requested.memory_bytes = byte_count(given); })));
+  plans.add(required(option("--memory", "SIZE", "memory of each rank's device, such as 16GiB",
+                            to_bytes(requested.memory_bytes))));
   plans.add(machine_option(requested.machine, cards_help()));
   add_options_to_predict(plans, requested.given);
 }
@@ -427,7 +415,7 @@ void add_explain(ArgumentParser& parser, ExplainOptions& options) {
       "trace", "",
       "each rank's trace, .json or .json.gz, or folders (the newest trace here); two folders, "
       "or results.json of --output and a trace: their difference",
-      [&](const RawValue& given) { options.traces.push_back(file_path(given)); })));
+      to_paths(options.traces))));
   explains.add(flag("--json", "print results.json instead of the text", options.json));
   explains.add(option("--output", "DIR", "also write report.html, report.md and results.json there",
                       to_path(options.output)));
@@ -472,10 +460,8 @@ void add_check_schedule(ArgumentParser& parser, ScheduleRequest& request) {
           return print_now(schedule_json(request.pipeline));
         }
         if (request.file.empty()) {
-          fail(ExitCode::kUsage, {.what = "check-schedule",
-                                  .value = "",
-                                  .why = "there is nothing to check",
-                                  .remedy = "give a file, or --write for one to begin with"});
+          fail(ExitCode::kUsage, {"check-schedule", "", "there is nothing to check",
+                                  "give a file, or --write for one to begin with"});
         }
         check_schedule_file(request.file);
       });
@@ -515,7 +501,7 @@ void add_all_reduce(ArgumentParser& parser, MeasuredSumRequest& sum) {
                        sum.ranks.transport = static_cast<TransportKind>(choice(given, kTransports));
                      }));
   measure.add(option("--bytes", "SIZE", "only this size, such as 25MiB (8 B to 64 MiB, doubled)",
-                     [&](const RawValue& given) { sum.bytes = byte_count(given); }));
+                     to_bytes(sum.bytes)));
   measure.add(option("--steps", "N", "figures of each size (20)", to_number(sum.steps, 1 << 20)));
 }
 
@@ -577,10 +563,7 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
       "merge-traces", "Merge the traces of several ranks or devices, with one time axis.",
       [&] { merge_traces(merged, traces); });
   merges.add(required(option("out", "", "the file to write; may end in .gz", to_path(merged))));
-  merges.add(
-      required(several(option("in", "", "the files that --trace wrote", [&](const RawValue& given) {
-        traces.push_back(file_path(given));
-      }))));
+  merges.add(required(several(option("in", "", "the files that --trace wrote", to_paths(traces)))));
   ExplainOptions explained;
   add_explain(parser, explained);
   ScheduleRequest schedule;
