@@ -120,10 +120,9 @@ OptionValue schemes(SchemeKind usual) {
     for (const SchemeKind other : kValuesOf<SchemeKind>) {
       if (given.text != name_of(other) || program.has(other)) continue;
       const std::string_view its = program_of(other).name;
-      fail(given.code, {.what = given.where,
-                        .value = given.text,
-                        .why = fmt::format("{} shares steps so, not {}", its, program.name),
-                        .remedy = fmt::format("start {}", its)});
+      fail(given.code,
+           {given.where, given.text, fmt::format("{} shares steps so, not {}", its, program.name),
+            fmt::format("start {}", its)});
     }
     read(given, c);
   };
@@ -526,7 +525,7 @@ Table product_options() {
   };
 }
 
-/// For mlp_dp; and the only scheme of a program with one.
+/// Of mlp_dp; and the only scheme of a program with one.
 Table spread_options() {
   return {
       {.name = "scheme",
@@ -537,80 +536,68 @@ Table spread_options() {
       {.name = "scheme",
        .help = "device 0 has the model, as in nn.DataParallel; mlp_ddp has the others",
        .value = schemes(kDp),
-       .unset = std::string(name_of(kDp)),
-       .programs = {kDp}},
+       .unset = std::string(name_of(kDp))},
       {.name = "devices",
        .help = "devices that share each step, cpu or cuda:N; a name given twice counts as two",
        .value = value_at(&DeviceConfig::devices, JsonKind::kString, "D0,D1,...", "", &device_names,
                          [](const std::vector<std::string>& names) { return joined(names, ","); }),
        .unset = "all GPUs; without any, two CPU devices",
-       .replaces = {"device"},
-       .programs = {kDp}},
+       .replaces = {"device"}},
       {.name = "transport",
        .help = "how parameters and gradients travel: NCCL between GPUs that are each named once, "
                "or peer copies and our own sums; auto takes NCCL where possible",
        .value = one_of(&ParallelConfig::transport,
-                       {TransportKind::kAuto, TransportKind::kNccl, TransportKind::kPeer}),
-       .programs = {kDp}},
+                       {TransportKind::kAuto, TransportKind::kNccl, TransportKind::kPeer})},
       {.name = "show-split",
        .help = "print the rows of each device in each step",
-       .value = flag(&OutputConfig::show_split),
-       .programs = {kDp}},
+       .value = flag(&OutputConfig::show_split)},
   };
 }
 
-/// For mlp_dp, where stages are devices, and mlp_ddp, where they are ranks.
+/// Stages are devices of mlp_dp, or ranks of mlp_ddp.
 Table pipeline_options() {
   return {
       {.name = "pipeline",
        .help = "cut the model's layers into stages, each on a device or rank of its own; "
                "micro-batches pass through them",
-       .value = number(&ParallelConfig::pipeline, limits::kMeshSizes),
-       .programs = {kDp, kDdp}},
+       .value = number(&ParallelConfig::pipeline, limits::kMeshSizes)},
       {.name = "schedule",
        .help = "the order of passes in a stage: 1f1b keeps the activations of at most as many "
                "micro-batches as stages; gpipe runs all forward passes first; naive has one "
                "micro-batch in flight; zb-h1 is 1f1b that computes the gradients of weights while "
                "a stage would wait",
-       .value = one_of(&ParallelConfig::schedule),
-       .programs = {kDp, kDdp}},
+       .value = one_of(&ParallelConfig::schedule)},
       {.name = "micro-batches",
        .help = "parts of each batch that pass through a pipeline, cut as torch.chunk does",
        .value = number(&ParallelConfig::micro_batches, limits::kMicroSteps),
-       .unset = "as many as stages; 1 with --schedule naive",
-       .programs = {kDp, kDdp}},
+       .unset = "as many as stages; 1 with --schedule naive"},
   };
 }
 
-/// For mlp_ddp: who updates weights, and when ranks hear of each other's.
+/// Who updates weights, and when ranks hear of each other's.
 Table update_options_of_ranks() {
   return {
       {.name = "servers",
        .help = "the first N ranks are parameter servers, beside their own share of the batch; "
                "buckets are divided among them",
-       .value = number(&ParallelConfig::servers, limits::kMeshSizes),
-       .programs = {kDdp}},
+       .value = number(&ParallelConfig::servers, limits::kMeshSizes)},
       {.name = "server-reduce",
        .help = "star: a server receives from every rank and sends to each; tree: by the reduce and "
                "broadcast of the transport",
-       .value = one_of(&ParallelConfig::server_reduce),
-       .programs = {kDdp}},
+       .value = one_of(&ParallelConfig::server_reduce)},
       {.name = "sync-every",
        .help = "above 1, local SGD: each rank updates its own weights, and after every N steps, "
                "and before evaluations, ranks continue with their average",
        .value = number(&ParallelConfig::sync_every, limits::kCounts),
-       .programs = {kDdp},
        .decides_numbers = true},
       {.name = "outer",
        .help = "diloco: move from the last average toward the new one by SGD with learning rate "
                "0.7 and Nesterov momentum 0.9",
        .value = one_of(&ParallelConfig::outer),
-       .programs = {kDdp},
        .decides_numbers = true},
   };
 }
 
-/// For mlp_ddp.
 Table rank_options() {
   return {
       {.name = "transport",
@@ -618,7 +605,6 @@ Table rank_options() {
                "if each rank has a GPU to itself",
        .value = one_of(&ParallelConfig::transport,
                        {TransportKind::kAuto, TransportKind::kNccl, TransportKind::kMpi}),
-       .programs = {kDdp},
        .agreement = kNotShared},  // ranks compare the resulting value instead
       {.name = "scheme",
        .help = "ddp: all-reduce the gradients; zero1: each rank updates a share of the weights and "
@@ -627,41 +613,33 @@ Table rank_options() {
                "gather the layers' inputs and output gradients, from which each rank computes the "
                "whole gradient; server: ranks push gradients to parameter servers, which update "
                "the weights, and pull these",
-       .value = schemes(kDdp),
-       .programs = {kDdp}},
+       .value = schemes(kDdp)},
       {.name = "tensor",
        .help = "ranks that share every layer: pairs of layers are cut by the first one's outputs "
                "and the second one's inputs; the other ranks share the batch",
-       .value = number(&ParallelConfig::tensor, limits::kMeshSizes),
-       .programs = {kDdp}},
+       .value = number(&ParallelConfig::tensor, limits::kMeshSizes)},
       {.name = "bucket-mib",
        .help = "reduce or scatter gradients in buckets of this many MiB as soon as one is complete",
        .value = number(&ParallelConfig::bucket_mib, limits::kBucketMibs),
-       .unset = "PyTorch's: 25, the first one 1",
-       .programs = {kDdp}},
+       .unset = "PyTorch's: 25, the first one 1"},
       {.name = "first-bucket",
        .help = "whole: the first step reduces all gradients in one bucket, as PyTorch's does",
-       .value = either(&ParallelConfig::whole_first_bucket, "same", "whole"),
-       .programs = {kDdp}},
+       .value = either(&ParallelConfig::whole_first_bucket, "same", "whole")},
       {.name = "grad-dtype",
        .help = "bf16: round gradients to bf16 for the all-reduce, which halves the bytes",
        .value = either(&ParallelConfig::bf16_gradients, "fp32", "bf16"),
-       .programs = {kDdp},
        .decides_numbers = true},
       {.name = "reduce-every-micro-step",
        .help = "reduce gradients in each micro-step of --accumulate instead of in the last, as "
                "PyTorch does without no_sync()",
-       .value = flag(&ParallelConfig::reduces_every_micro_step, true),
-       .programs = {kDdp}},
+       .value = flag(&ParallelConfig::reduces_every_micro_step, true)},
       {.name = "no-overlap",
        .help = "reduce gradients after the whole backward pass instead of during it",
-       .value = flag(&ParallelConfig::overlap, false),
-       .programs = {kDdp}},
+       .value = flag(&ParallelConfig::overlap, false)},
       {.name = "update",
        .help = "separate: update after all communication; per-bucket: update each bucket after its "
                "own; fused needs --scheme factor; auto takes it there, as in mlp_single",
-       .value = one_of(&TrainingConfig::update),
-       .programs = {kDdp}},
+       .value = one_of(&TrainingConfig::update)},
   };
 }
 
@@ -670,7 +648,6 @@ Table watchdog_options() {
            .help = "a run in which a collective, a step or the set-up takes longer than this ends "
                    "with exit code 75",
            .value = number(&ParallelConfig::timeout_s, limits::kTimeouts, "SECONDS"),
-           .programs = {kDp, kDdp},
            .agreement = kNotShared}};
 }
 
@@ -858,11 +835,12 @@ Table file_options() {
 std::span<const Option> options_of(SchemeKind scheme) {
   static const auto by_program = [] {
     EnumArray<SchemeKind, std::vector<Option>> options;
-    const auto add = [&](std::string_view group, const std::vector<Option>& rows) {
+    const auto add = [&](std::string_view group, const Table& rows,
+                         const std::vector<SchemeKind>& programs = {}) {
       for (const Option& row : rows) {
+        const std::vector<SchemeKind>& own = row.programs.empty() ? programs : row.programs;
         for (const TrainingProgram& program : kTrainingPrograms) {
-          const bool has_it = row.programs.empty() ||
-                              std::ranges::find(row.programs, program.usual) != row.programs.end();
+          const bool has_it = own.empty() || std::ranges::count(own, program.usual) > 0;
           if (has_it) options[program.usual].emplace_back(row).group = group;
         }
       }
@@ -877,11 +855,11 @@ std::span<const Option> options_of(SchemeKind scheme) {
     add("Training", gradient_options());
     add("Device", device_options());
     add("Device", product_options());
-    add("Parallel", spread_options());
-    add("Parallel", pipeline_options());
-    add("Parallel", rank_options());
-    add("Parallel", update_options_of_ranks());
-    add("Parallel", watchdog_options());
+    add("Parallel", spread_options(), {kDp});
+    add("Parallel", pipeline_options(), {kDp, kDdp});
+    add("Parallel", rank_options(), {kDdp});
+    add("Parallel", update_options_of_ranks(), {kDdp});
+    add("Parallel", watchdog_options(), {kDp, kDdp});
     add("Injected", injected_options());
     add("Observing", profiling_options());
     add("Observing", observing_options());
