@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <string_view>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -64,16 +63,13 @@ std::string text_of(const Flip& flip) {
 
 void require_fit_for_cpu(const DeviceConfig& device) {
   if (device.precision == Precision::kTf32) {
-    fail(ExitCode::kConfiguration, {.what = "--precision",
-                                    .value = "tf32",
-                                    .why = "the CPU has no tf32",
-                                    .remedy = "use --precision fp32 or bf16, or --device cuda"});
+    fail(ExitCode::kConfiguration, {"--precision", "tf32", "the CPU has no tf32",
+                                    "use --precision fp32 or bf16, or --device cuda"});
   }
   if (!device.autotune.empty()) {
-    fail(ExitCode::kConfiguration, {.what = "--autotune",
-                                    .value = device.autotune.string(),
-                                    .why = "there is nothing to choose from on the CPU",
-                                    .remedy = "leave it out, or use --device cuda"});
+    fail(ExitCode::kConfiguration,
+         {"--autotune", device.autotune.string(), "there is nothing to choose from on the CPU",
+          "leave it out, or use --device cuda"});
   }
 }
 
@@ -91,10 +87,9 @@ std::int64_t heads_of(const ModelConfig& model, std::int64_t dim) {
 AttentionShape attention_of(const ModelConfig& model, std::int64_t dim) {
   const std::int64_t heads = heads_of(model, dim);
   if (dim % heads != 0) {
-    fail(ExitCode::kConfiguration, {.what = "--heads",
-                                    .value = std::to_string(heads),
-                                    .why = fmt::format("does not divide --dim, which is {}", dim),
-                                    .remedy = "give a number of heads that divides it"});
+    fail(ExitCode::kConfiguration,
+         {"--heads", std::to_string(heads), fmt::format("does not divide --dim, which is {}", dim),
+          "give a number of heads that divides it"});
   }
   if (dim / heads > kMaxHeadWidth) {
     const std::string why =
@@ -103,16 +98,12 @@ AttentionShape attention_of(const ModelConfig& model, std::int64_t dim) {
     std::int64_t fewest = (dim + kMaxHeadWidth - 1) / kMaxHeadWidth;
     while (dim % fewest != 0) ++fewest;
     if (model.heads) {
-      fail(ExitCode::kConfiguration, {.what = "--heads",
-                                      .value = std::to_string(heads),
-                                      .why = why,
-                                      .remedy = fmt::format("give at least {} heads", fewest)});
+      fail(ExitCode::kConfiguration,
+           {"--heads", std::to_string(heads), why, fmt::format("give at least {} heads", fewest)});
     }
-    fail(ExitCode::kConfiguration, {.what = "--dim",
-                                    .value = std::to_string(dim),
-                                    .why = fmt::format("without --heads {}", why),
-                                    .remedy = fmt::format("give --heads {}, or a multiple of {}",
-                                                          fewest, kDefaultHeadWidth)});
+    fail(ExitCode::kConfiguration,
+         {"--dim", std::to_string(dim), fmt::format("without --heads {}", why),
+          fmt::format("give --heads {}, or a multiple of {}", fewest, kDefaultHeadWidth)});
   }
   return {.heads = heads,
           .length = model.length.value_or(kDefaultLength),
@@ -171,11 +162,9 @@ std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {
   if (!training.warmup) return std::min(kDefaultWarmup, steps - 1);
   if (*training.warmup < steps) return *training.warmup;
   fail(ExitCode::kConfiguration,
-       {.what = "--warmup",
-        .value = std::to_string(*training.warmup),
-        .why = fmt::format("the run has {}, and none would be left to measure",
-                           counted(steps, "step")),
-        .remedy = fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
+       {"--warmup", std::to_string(*training.warmup),
+        fmt::format("the run has {}, and none would be left to measure", counted(steps, "step")),
+        fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
 }
 
 std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t steps,
@@ -194,11 +183,10 @@ StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::
   const StepRange requested = *config.output.profile_steps;
   if (requested.end <= steps) return {std::max(requested.first, done), requested.end};
   fail(ExitCode::kConfiguration,
-       {.what = "--profile-steps",
-        .value = fmt::format("{}:{}", requested.first, requested.end),
-        .why = fmt::format("the run has the steps 0 to {}", steps - 1),
-        .remedy = fmt::format("{}:{} fits, or give more --steps",
-                              std::min(requested.first, steps - 1), steps)});
+       {"--profile-steps", fmt::format("{}:{}", requested.first, requested.end),
+        fmt::format("the run has the steps 0 to {}", steps - 1),
+        fmt::format("{}:{} fits, or give more --steps", std::min(requested.first, steps - 1),
+                    steps)});
 }
 
 }  // namespace barestep

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,10 +65,9 @@ void fail(ExitCode code, const Problem& problem) {
 }
 
 void report_bug(const char* file, int line, const char* condition, const std::string& why) {
-  fail(ExitCode::kBug, {.what = "broken promise",
-                        .value = condition,
-                        .why = fmt::format("{} ({}:{})", why, inside_project(file), line),
-                        .remedy = "this is a bug in barestep, please report it"});
+  fail(ExitCode::kBug,
+       {"broken promise", condition, fmt::format("{} ({}:{})", why, inside_project(file), line),
+        "this is a bug in barestep, please report it"});
 }
 
 namespace {

@@ -15,14 +15,10 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <numeric>
-#include <optional>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "core/config.h"
 

@@ -11,13 +11,10 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <new>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 // Compiled with our own flags: after code for AVX, whose upper halves of registers it must keep,
 // the library's code for any x86 processor takes four times as long.
@@ -43,8 +40,7 @@ InputFile::InputFile(std::filesystem::path path, std::string what)
     : path_(std::move(path)), what_(std::move(what)) {
   const auto refuse = [this](const std::string& why) {
     close();
-    fail(ExitCode::kNoInput,
-         {.what = what_, .value = path_.string(), .why = why, .remedy = "check the path"});
+    fail(ExitCode::kNoInput, {what_, path_.string(), why, "check the path"});
   };
   // O_NONBLOCK: opening a FIFO returns at once instead of waiting for a writer. It has no effect on
   // regular files.
@@ -93,10 +89,9 @@ void InputFile::read_at(std::int64_t offset_bytes, std::span<std::byte> out) con
 
 std::string InputFile::text(std::int64_t max_bytes) {
   if (size_bytes_ > max_bytes) {
-    fail(ExitCode::kNoInput, {.what = what_,
-                              .value = path_.string(),
-                              .why = fmt::format("is larger than {} MiB", max_bytes >> 20),
-                              .remedy = "check the path"});
+    fail(ExitCode::kNoInput,
+         {what_, path_.string(), fmt::format("is larger than {} MiB", max_bytes >> 20),
+          "check the path"});
   }
   std::string text(static_cast<std::size_t>(size_bytes_), '\0');
   read(std::as_writable_bytes(std::span(text)));
@@ -108,10 +103,8 @@ int InputFile::release() {
 }
 
 void InputFile::fail_reading(const std::string& why) const {
-  fail(ExitCode::kInputOutput, {.what = "reading " + what_,
-                                .value = path_.string(),
-                                .why = why,
-                                .remedy = "check the disk and try again"});
+  fail(ExitCode::kInputOutput,
+       {"reading " + what_, path_.string(), why, "check the disk and try again"});
 }
 
 std::filesystem::path folder_of_program() {
@@ -151,10 +144,8 @@ std::filesystem::path given_or_installed(const char* what, const std::string& na
     return folder / (name_or_file + ending);
   }
   if (names.empty()) {
-    fail(ExitCode::kNoInput, {.what = what,
-                              .value = name_or_file,
-                              .why = "there is no folder '" + folder.string() + "'",
-                              .remedy = "install barestep again, or give a file"});
+    fail(ExitCode::kNoInput, {what, name_or_file, "there is no folder '" + folder.string() + "'",
+                              "install barestep again, or give a file"});
   }
   const std::string_view near =
       nearest(name_or_file, std::vector<std::string_view>(names.begin(), names.end()));
@@ -179,10 +170,8 @@ std::vector<std::filesystem::path> matching_files(const std::filesystem::path& p
   ::globfree(&found);
   if (status == GLOB_NOSPACE) throw std::bad_alloc();
   if (paths.empty()) {
-    fail(ExitCode::kNoInput, {.what = "data",
-                              .value = pattern.string(),
-                              .why = "no file fits this pattern",
-                              .remedy = "check the path"});
+    fail(ExitCode::kNoInput,
+         {"data", pattern.string(), "no file fits this pattern", "check the path"});
   }
   std::sort(paths.begin(), paths.end());
   return paths;

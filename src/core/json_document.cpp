@@ -20,10 +20,8 @@ struct JsonTree {
   std::set<const void*> whole{};  // objects and arrays of which everything is known
 
   [[noreturn]] void refuse(const std::string& why, const std::string& remedy = "") const {
-    fail(ExitCode::kBadData, {.what = source.what,
-                              .value = source.name,
-                              .why = why,
-                              .remedy = remedy.empty() ? source.remedy : remedy});
+    fail(ExitCode::kBadData,
+         {source.what, source.name, why, remedy.empty() ? source.remedy : remedy});
   }
 };
 

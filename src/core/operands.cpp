@@ -217,10 +217,9 @@ class Validation {
                              tensor.rows, tensor.cols, barestep::name_of(tensor.dtype));
     }
     if (!tensors.empty()) tensors += ")";
-    fail(ExitCode::kBug, {.what = "ill-formed op",
-                          .value = std::string(label_of(op_)),
-                          .why = fmt::format("{}{}", rule, tensors),
-                          .remedy = "this is a bug in barestep, please report it"});
+    fail(ExitCode::kBug,
+         {"ill-formed op", std::string(label_of(op_)), fmt::format("{}{}", rule, tensors),
+          "this is a bug in barestep, please report it"});
   }
 
   struct Size {

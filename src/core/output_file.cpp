@@ -11,19 +11,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <sstream>
-#include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 
@@ -81,10 +77,8 @@ FolderLock::FolderLock(const std::filesystem::path& folder, const std::string& o
   const std::string holder = lock_or_holder(descriptor_);
   if (holder.empty()) return;
   ::close(descriptor_);
-  fail(ExitCode::kTryAgain, {.what = option,
-                             .value = folder.string(),
-                             .why = holder + " writes into this folder",
-                             .remedy = "wait until it ends, or name another folder"});
+  fail(ExitCode::kTryAgain, {option, folder.string(), holder + " writes into this folder",
+                             "wait until it ends, or name another folder"});
 }
 
 FolderLock::~FolderLock() {
@@ -99,31 +93,26 @@ namespace fs = std::filesystem;
 constexpr std::size_t kBufferBytes = 4096;
 
 [[noreturn]] void fail_creating(const fs::path& path, int error) {
-  fail(ExitCode::kCannotCreate, {.what = "output file",
-                                 .value = path.string(),
-                                 .why = fmt::format("cannot be created: {}", std::strerror(error)),
-                                 .remedy = "choose a writable path"});
+  fail(ExitCode::kCannotCreate,
+       {"output file", path.string(), fmt::format("cannot be created: {}", std::strerror(error)),
+        "choose a writable path"});
 }
 
 [[noreturn]] void fail_making(const fs::path& folder, int error) {
-  fail(ExitCode::kCannotCreate, {.what = "folder",
-                                 .value = folder.string(),
-                                 .why = fmt::format("cannot be created: {}", std::strerror(error)),
-                                 .remedy = "choose a writable one"});
+  fail(ExitCode::kCannotCreate,
+       {"folder", folder.string(), fmt::format("cannot be created: {}", std::strerror(error)),
+        "choose a writable one"});
 }
 
 [[noreturn]] void fail_writing(const fs::path& path, int error) {
-  fail(ExitCode::kInputOutput, {.what = "output file",
-                                .value = path.string(),
-                                .why = fmt::format("writing failed: {}", std::strerror(error)),
-                                .remedy = "free space or choose another disk"});
+  fail(ExitCode::kInputOutput,
+       {"output file", path.string(), fmt::format("writing failed: {}", std::strerror(error)),
+        "free space or choose another disk"});
 }
 
 [[noreturn]] void fail_held(const fs::path& path, const std::string& holder) {
-  fail(ExitCode::kTryAgain, {.what = "output file",
-                             .value = path.string(),
-                             .why = holder + " writes to it",
-                             .remedy = "wait until it ends, or choose another file"});
+  fail(ExitCode::kTryAgain, {"output file", path.string(), holder + " writes to it",
+                             "wait until it ends, or choose another file"});
 }
 
 /// Opens a file to be written in place. O_NONBLOCK makes opening a FIFO without a reader an error

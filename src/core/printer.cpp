@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/config.h"
-#include "core/program.h"
 #include "core/text_table.h"
 #include "core/units.h"
 

@@ -23,8 +23,7 @@ constexpr std::int64_t kMaxChoicesBytes = 1 << 20;
 constexpr const char* kRemedy = "remove the file, or name another";
 
 [[noreturn]] void refuse_choices(const std::filesystem::path& file, std::string why) {
-  fail(ExitCode::kConfiguration,
-       {.what = "--autotune", .value = file.string(), .why = std::move(why), .remedy = kRemedy});
+  fail(ExitCode::kConfiguration, {"--autotune", file.string(), std::move(why), kRemedy});
 }
 
 std::int32_t alignment_of(std::int64_t offset_bytes) {

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/index.h"
 #include "core/operands.h"
 #include "core/units.h"
 

@@ -10,7 +10,6 @@
 #include <map>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "core/index.h"
 

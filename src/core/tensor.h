@@ -10,6 +10,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "core/index.h"
+
 namespace barestep {
 
 /// bfloat16: the upper half of a float. The same exponent range, 8 bits of precision.
@@ -92,28 +94,12 @@ enum class DType {
   kU8,  // raw bytes, e.g. the state of a random generator
   kI8,
 };
+template <>
+inline constexpr std::string_view kNamesOf<DType>[] = {"f32", "bf16", "f16", "i32", "u8", "i8"};
 
 constexpr std::int64_t bytes_of(DType dtype) {
   const bool is_byte = dtype == DType::kU8 || dtype == DType::kI8;
   return is_byte ? 1 : dtype == DType::kBF16 || dtype == DType::kF16 ? 2 : 4;
-}
-
-constexpr std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF16:
-      return "f16";
-    case DType::kI32:
-      return "i32";
-    case DType::kU8:
-      return "u8";
-    case DType::kI8:
-      return "i8";
-  }
-  return "?";
 }
 
 /// Whether the type is one that rounded() can produce.

@@ -1,8 +1,6 @@
 #include "core/text_table.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <utility>
 
 #include "core/error.h"
 

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <optional>
-#include <string>
 
 #include "core/error.h"
 
@@ -118,10 +116,9 @@ std::int64_t parse_bytes(std::string_view option, std::string_view text) {
   const auto unit = unit_bytes(without_blanks(trimmed.substr(digits)));
   const auto bytes = unit && !number.empty() ? scaled(number, *unit) : std::nullopt;
   if (!bytes || *bytes <= 0) {
-    fail(ExitCode::kUsage, {.what = std::string(option),
-                            .value = std::string(text),
-                            .why = "is not a number of bytes from 1 to 2^63 - 1",
-                            .remedy = "write it like 16GiB, 500MB, 1.5 GiB or 1048576"});
+    fail(ExitCode::kUsage,
+         {std::string(option), std::string(text), "is not a number of bytes from 1 to 2^63 - 1",
+          "write it like 16GiB, 500MB, 1.5 GiB or 1048576"});
   }
   return *bytes;
 }
@@ -163,10 +160,9 @@ std::optional<std::int64_t> duration_milliseconds(std::string_view text) {
 double parse_duration(std::string_view option, std::string_view text) {
   const auto milliseconds = duration_milliseconds(text);
   if (!milliseconds) {
-    fail(ExitCode::kUsage, {.what = std::string(option),
-                            .value = std::string(text),
-                            .why = "is not a time from 0.001s to 10000d",
-                            .remedy = "write it like 90s, 10m, 3h50m or 1d"});
+    fail(ExitCode::kUsage,
+         {std::string(option), std::string(text), "is not a time from 0.001s to 10000d",
+          "write it like 90s, 10m, 3h50m or 1d"});
   }
   return static_cast<double>(*milliseconds) / 1e3;
 }
@@ -189,10 +185,8 @@ std::string duration_text(double seconds) {
 namespace {
 
 [[noreturn]] void refuse(std::string_view what) {
-  fail(ExitCode::kMemory, {.what = "size of",
-                           .value = std::string(what),
-                           .why = "is larger than 2^63 - 1",
-                           .remedy = "make the model or the batch smaller"});
+  fail(ExitCode::kMemory, {"size of", std::string(what), "is larger than 2^63 - 1",
+                           "make the model or the batch smaller"});
 }
 
 }  // namespace

@@ -12,17 +12,12 @@
 #include <charconv>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <new>
-#include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/host.h"
 #include "core/index.h"
-#include "core/input_file.h"
 #include "core/lookup.h"
 #include "core/units.h"
 
@@ -43,10 +38,8 @@ const TypeInfo& info_of(ElementType type) {
 }
 
 [[noreturn]] void refuse_size(const char* what, const std::filesystem::path& path) {
-  fail(ExitCode::kMemory, {.what = what,
-                           .value = path.string(),
-                           .why = "does not fit into this machine's memory",
-                           .remedy = "use fewer samples"});
+  fail(ExitCode::kMemory,
+       {what, path.string(), "does not fit into this machine's memory", "use fewer samples"});
 }
 
 /// Throws std::bad_alloc if less memory is known to be free.
@@ -168,24 +161,9 @@ constexpr std::int64_t kFirstChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 28;
 
 /// The element types by their codes in the file.
-std::optional<ElementType> type_of(unsigned code) {
-  switch (code) {
-    case 0x08:
-      return ElementType::kU8;
-    case 0x09:
-      return ElementType::kI8;
-    case 0x0B:
-      return ElementType::kI16;
-    case 0x0C:
-      return ElementType::kI32;
-    case 0x0D:
-      return ElementType::kF32;
-    case 0x0E:
-      return ElementType::kF64;
-    default:
-      return std::nullopt;
-  }
-}
+constexpr std::pair<unsigned, ElementType> kIdxTypes[] = {
+    {0x08, ElementType::kU8},  {0x09, ElementType::kI8},  {0x0B, ElementType::kI16},
+    {0x0C, ElementType::kI32}, {0x0D, ElementType::kF32}, {0x0E, ElementType::kF64}};
 
 /// Reads a file's bytes, decompressed if they are gzip (RFC 1952), one member or several. Does not
 /// use zlib's gzread, which misses a missing checksum if a read ends exactly with the data.
@@ -224,8 +202,7 @@ class IdxBytes {
   [[nodiscard]] bool is_plain() const { return is_plain_; }
 
   [[noreturn]] void refuse(const std::string& why, const std::string& remedy = kRemedy) const {
-    fail(ExitCode::kBadData,
-         {.what = "idx file", .value = path_.string(), .why = why, .remedy = remedy});
+    fail(ExitCode::kBadData, {"idx file", path_.string(), why, remedy});
   }
 
  private:
@@ -244,10 +221,8 @@ class IdxBytes {
       got = ::read(file_.descriptor, input_.data(), input_.size());
     } while (got < 0 && errno == EINTR);
     if (got < 0) {
-      fail(ExitCode::kInputOutput, {.what = "reading idx file",
-                                    .value = path_.string(),
-                                    .why = std::strerror(errno),
-                                    .remedy = "check the disk and try again"});
+      fail(ExitCode::kInputOutput, {"reading idx file", path_.string(), std::strerror(errno),
+                                    "check the disk and try again"});
     }
     stream_.next_in = input_.data();
     stream_.avail_in = static_cast<uInt>(got);
@@ -309,14 +284,17 @@ ArrayHeader read_header(IdxBytes& bytes) {
     bytes.refuse(fmt::format("starts with bytes {:02x} {:02x}, an idx file starts with 00 00",
                              number(magic[0]), number(magic[1])));
   }
-  const std::optional<ElementType> type = type_of(number(magic[2]));
-  if (!type) bytes.refuse(fmt::format("element type 0x{:02x} is unknown", number(magic[2])));
+  const auto* const found =
+      std::ranges::find(kIdxTypes, number(magic[2]), &std::pair<unsigned, ElementType>::first);
+  if (found == std::end(kIdxTypes))
+    bytes.refuse(fmt::format("element type 0x{:02x} is unknown", number(magic[2])));
   const auto dims = static_cast<int>(number(magic[3]));
   if (dims < 1 || dims > kMaxIdxDims) {
     bytes.refuse(
         fmt::format("has {}, 1 to {} are allowed", counted(dims, "dimension"), kMaxIdxDims));
   }
-  ArrayHeader header{.type = *type, .big_endian = true, .dims = {}, .begin_bytes = 4 + 4 * dims};
+  ArrayHeader header{
+      .type = found->second, .big_endian = true, .dims = {}, .begin_bytes = 4 + 4 * dims};
   std::array<std::byte, std::size_t{4} * kMaxIdxDims> raw{};
   read_exactly(bytes, std::span(raw).first(4 * static_cast<std::size_t>(dims)), 4);
   for (std::size_t d = 0; d < static_cast<std::size_t>(dims); ++d) {
@@ -398,8 +376,7 @@ constexpr const char* kPlainTypes = "save it as whole numbers, float32 or float6
 
 [[noreturn]] void refuse_npy(const std::filesystem::path& path, const std::string& why,
                              const std::string& remedy = "it is damaged or not an npy file") {
-  fail(ExitCode::kBadData,
-       {.what = "npy file", .value = path.string(), .why = why, .remedy = remedy});
+  fail(ExitCode::kBadData, {"npy file", path.string(), why, remedy});
 }
 
 /// Text from a file made safe for a message: shortened, without control characters or trailing

@@ -18,8 +18,7 @@ constexpr std::string_view kFormat = "barestep checkpoint 1";
 
 [[noreturn]] void refuse_checkpoint(const std::filesystem::path& path, const std::string& why,
                                     const std::string& remedy = "it is damaged; use another one") {
-  fail(ExitCode::kBadData,
-       {.what = kCheckpoint, .value = path.string(), .why = why, .remedy = remedy});
+  fail(ExitCode::kBadData, {kCheckpoint, path.string(), why, remedy});
 }
 
 void require_format(const SafetensorsReader& file, const std::filesystem::path& path) {
@@ -85,10 +84,8 @@ CheckpointImage read_checkpoint(const std::filesystem::path& path) {
     }
     return image;
   } catch (const std::bad_alloc&) {
-    fail(ExitCode::kMemory, {.what = kCheckpoint,
-                             .value = path.string(),
-                             .why = "does not fit into this machine's memory",
-                             .remedy = "use a machine with more memory"});
+    fail(ExitCode::kMemory, {kCheckpoint, path.string(), "does not fit into this machine's memory",
+                             "use a machine with more memory"});
   }
 }
 

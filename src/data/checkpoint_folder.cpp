@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstring>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -41,8 +40,7 @@ bool is_left_over(std::string_view name) {
 
 [[noreturn]] void fail_checkpoint(const std::filesystem::path& path, const std::string& why,
                                   const char* remedy = "free space or choose another disk") {
-  fail(ExitCode::kInputOutput,
-       {.what = "checkpoint", .value = path.string(), .why = why, .remedy = remedy});
+  fail(ExitCode::kInputOutput, {"checkpoint", path.string(), why, remedy});
 }
 
 /// Appends the steps of a folder's checkpoints, in order. Returns 0 or a negated errno.
@@ -86,10 +84,8 @@ std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& folder) 
   std::vector<std::int64_t> steps;
   const int result = list_steps(real_files(), folder, steps);
   if (result < 0 && result != -ENOENT) {
-    fail(ExitCode::kNoInput, {.what = "folder of checkpoints",
-                              .value = folder.string(),
-                              .why = std::strerror(-result),
-                              .remedy = "check the path"});
+    fail(ExitCode::kNoInput,
+         {"folder of checkpoints", folder.string(), std::strerror(-result), "check the path"});
   }
   return steps;
 }
@@ -112,10 +108,9 @@ std::optional<FoundCheckpoint> newest_whole_checkpoint(
   }
   if (steps.empty()) return std::nullopt;
   fail(ExitCode::kBadData,
-       {.what = "folder of checkpoints",
-        .value = folder.string(),
-        .why = "has " + counted(std::ssize(steps), "checkpoint") + ", none of which is complete",
-        .remedy = "remove them to start from the beginning, or name another folder"});
+       {"folder of checkpoints", folder.string(),
+        "has " + counted(std::ssize(steps), "checkpoint") + ", none of which is complete",
+        "remove them to start from the beginning, or name another folder"});
 }
 
 CheckpointFolder::CheckpointFolder(std::filesystem::path folder, int keep, FileSystem& files)

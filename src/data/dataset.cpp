@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <set>
-#include <span>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -18,7 +16,6 @@
 #include "core/random.h"
 #include "core/tensor.h"
 #include "core/units.h"
-#include "data/array_file.h"
 #include "data/safetensors.h"
 
 namespace barestep {
@@ -26,7 +23,7 @@ namespace {
 
 [[noreturn]] void refuse_dataset(const std::filesystem::path& path, const std::string& why,
                                  const std::string& remedy) {
-  fail(ExitCode::kBadData, {.what = "data", .value = path.string(), .why = why, .remedy = remedy});
+  fail(ExitCode::kBadData, {"data", path.string(), why, remedy});
 }
 
 /// More files are not kept open, since a process may often open only 1024.
@@ -202,10 +199,9 @@ std::int64_t test_rows_of(const DataConfig& data, std::int64_t rows) {
   if (share(count + 1) <= data.test_split) ++count;
   if (data.test_split > 0 && count == 0) {
     fail(ExitCode::kConfiguration,
-         {.what = "--test-split",
-          .value = fmt::format("{}", data.test_split),
-          .why = fmt::format("of {} leaves 0 to test with", counted(rows, "sample")),
-          .remedy = "give a larger share, or leave it out"});
+         {"--test-split", fmt::format("{}", data.test_split),
+          fmt::format("of {} leaves 0 to test with", counted(rows, "sample")),
+          "give a larger share, or leave it out"});
   }
   return count;
 }

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "core/error.h"

@@ -5,18 +5,14 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <memory>
 #include <new>
 #include <numeric>
 #include <set>
 #include <tuple>
-#include <utility>
 
 #include "core/error.h"
 #include "core/index.h"
@@ -191,7 +187,7 @@ std::string text_of_checksums(std::span<const TensorForm> tensors,
 
 [[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& what,
                                      const std::string& why) {
-  fail(ExitCode::kBadData, {.what = what, .value = path.string(), .why = why, .remedy = kDamaged});
+  fail(ExitCode::kBadData, {what, path.string(), why, kDamaged});
 }
 
 /// Everything before the tensors.
@@ -370,7 +366,7 @@ bool SafetensorsReader::has_checksums() const {
 }
 
 void SafetensorsReader::refuse(const std::string& why, const std::string& remedy) const {
-  fail(ExitCode::kBadData, {.what = what_, .value = path_.string(), .why = why, .remedy = remedy});
+  fail(ExitCode::kBadData, {what_, path_.string(), why, remedy});
 }
 
 void SafetensorsReader::refuse_tensor(const SafetensorsEntry& entry) const {
@@ -438,20 +434,17 @@ ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view n
     for (const SafetensorsEntry& there : entries) names.push_back(there.name);
     if (names.size() > 3) names.resize(3);
     fail(ExitCode::kBadData,
-         {.what = "safetensors file",
-          .value = path.string(),
-          .why = names.empty()
-                     ? fmt::format("has no tensor '{}', nor any other", name)
-                     : fmt::format("has no tensor '{}', but {}{}", name, fmt::join(names, ", "),
-                                   entries.size() > 3 ? ", ..." : ""),
-          .remedy = "name the samples 'x' and their labels or targets 'y'"});
+         {"safetensors file", path.string(),
+          names.empty() ? fmt::format("has no tensor '{}', nor any other", name)
+                        : fmt::format("has no tensor '{}', but {}{}", name, fmt::join(names, ", "),
+                                      entries.size() > 3 ? ", ..." : ""),
+          "name the samples 'x' and their labels or targets 'y'"});
   }
   const ElementType* const type = found_in(kTypes, entry->dtype);
   if (type == nullptr) {
-    fail(ExitCode::kBadData, {.what = "safetensors file",
-                              .value = path.string(),
-                              .why = fmt::format("tensor '{}' is {}", name, entry->dtype),
-                              .remedy = "save it as whole numbers, F32 or F64"});
+    fail(ExitCode::kBadData,
+         {"safetensors file", path.string(), fmt::format("tensor '{}' is {}", name, entry->dtype),
+          "save it as whole numbers, F32 or F64"});
   }
   ArrayHeader header{
       .type = *type,
@@ -474,10 +467,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) try
     values_.emplace(entry.name, std::move(values));
   }
 } catch (const std::bad_alloc&) {
-  fail(ExitCode::kMemory, {.what = "safetensors file",
-                           .value = path.string(),
-                           .why = "does not fit into this machine's memory",
-                           .remedy = "use a smaller model"});
+  fail(ExitCode::kMemory, {"safetensors file", path.string(),
+                           "does not fit into this machine's memory", "use a smaller model"});
 }
 
 std::span<const float> SafetensorsFile::f32(std::string_view name) const {
@@ -486,10 +477,8 @@ std::span<const float> SafetensorsFile::f32(std::string_view name) const {
   const std::string why = entry == nullptr
                               ? fmt::format("has no tensor '{}'", name)
                               : fmt::format("tensor '{}' is {}, not F32", name, entry->dtype);
-  fail(ExitCode::kBadData, {.what = "safetensors file",
-                            .value = path_.string(),
-                            .why = why,
-                            .remedy = "save the weights again in F32 under the model's names"});
+  fail(ExitCode::kBadData, {"safetensors file", path_.string(), why,
+                            "save the weights again in F32 under the model's names"});
 }
 
 }  // namespace barestep

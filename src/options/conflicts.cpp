@@ -348,10 +348,9 @@ void refuse_conflicts(const TrainConfig& config) {
       if (!holds(given) || !std::ranges::all_of(conflict.when, holds)) continue;
       const Option& option = *option_called(given.name, config);
       fail(ExitCode::kConfiguration,
-           {.what = fmt::format("--{}", option.name),
-            .value = given.values.empty() ? "" : option.value.text(config).value_or(""),
-            .why = with_values(conflict.why, config),
-            .remedy = conflict.remedy});
+           {fmt::format("--{}", option.name),
+            given.values.empty() ? "" : option.value.text(config).value_or(""),
+            with_values(conflict.why, config), conflict.remedy});
     }
   }
 }

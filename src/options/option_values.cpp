@@ -15,10 +15,8 @@ namespace barestep {
 namespace {
 
 [[noreturn]] void refuse(const RawValue& given, std::string why, std::string remedy) {
-  fail(given.code, {.what = given.where,
-                    .value = given.text,
-                    .why = given.text.empty() ? "the value is empty" : std::move(why),
-                    .remedy = std::move(remedy)});
+  fail(given.code, {given.where, given.text,
+                    given.text.empty() ? "the value is empty" : std::move(why), std::move(remedy)});
 }
 
 enum class Reading { kWhole, kTooLarge, kIllFormed };

@@ -8,16 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "core/config.h"
 #include "core/error.h"
 #include "core/ops.h"
-#include "options/option_values.h"
 
 namespace barestep {
 
@@ -47,10 +40,8 @@ OrderedJson json_of_value(JsonKind kind, const std::string& text) {
 }  // namespace
 
 void refuse_options(std::string what, std::string value, std::string why, std::string remedy) {
-  fail(ExitCode::kConfiguration, {.what = std::move(what),
-                                  .value = std::move(value),
-                                  .why = std::move(why),
-                                  .remedy = std::move(remedy)});
+  fail(ExitCode::kConfiguration,
+       {std::move(what), std::move(value), std::move(why), std::move(remedy)});
 }
 
 std::vector<std::string_view> names_of_options(SchemeKind scheme) {

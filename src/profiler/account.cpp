@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -253,33 +252,6 @@ std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) 
 
 }  // namespace
 
-std::string_view cause_of(Part part) {
-  switch (part) {
-    case Part::kDataWait:
-      return ": input is produced more slowly than it is consumed";
-    case Part::kHostToDevice:
-      return ": input is copied more slowly than it is consumed";
-    case Part::kInjected:
-      return ": an injected delay";
-    case Part::kTensorRanks:
-      return ": their sums are slow, or a tensor rank is late";
-    case Part::kOtherStages:
-      return ": other stages have more to compute, or there are few micro-batches";
-    case Part::kExposedCommunication:
-      return ": the messages are slow, or a rank is late";
-    case Part::kOtherDevice:
-      return ": another device has more to compute";
-    case Part::kVerification:
-      return ": --verify-every runs steps again; give a larger number";
-    case Part::kHost:
-      return ": the host queues work more slowly than it is done";
-    case Part::kIdle:
-      return ": no known cause; work starts late, its end is noticed late, or the machine is busy";
-    default:
-      return "";
-  }
-}
-
 void visit_stretches(const Spans& spans, const StretchVisitor& visit) {
   SpansWalk(spans, visit).run();
 }
@@ -385,10 +357,10 @@ std::string bottleneck(const Profile& profile, const MeanAccount& account, const
   const StepAccount mean = account.mean();
   const Part part =
       *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return mean[each]; });
-  const bool is_work = cause_of(part).empty();
-  return fmt::format("The bottleneck is {}: {} of a step, {}{}.\n", name_of(part),
-                     percent_text(mean[part] / mean.wall_s), table_time(mean[part]),
-                     is_work ? largest_work(profile, part, peaks) : std::string(cause_of(part)));
+  return fmt::format(
+      "The bottleneck is {}: {} of a step, {}{}.\n", name_of(part),
+      percent_text(mean[part] / mean.wall_s), table_time(mean[part]),
+      cause_of(part).empty() ? largest_work(profile, part, peaks) : std::string(cause_of(part)));
 }
 
 namespace {

@@ -50,6 +50,7 @@ struct PartTraits {
   std::string_view name;   // in tables
   std::string_view key;    // in records, which add up neighbors with the same key; empty: in none
   std::string_view words;  // in sentences
+  std::string_view cause;  // ": the messages are slow, or a rank is late"; empty for work
   std::size_t color = 0;   // in plots
   std::optional<Phase> work_of{};  // the phase whose work on the compute lane it is
   bool computes = false;
@@ -64,24 +65,62 @@ struct PartTraits {
 
 /// By Part.
 inline constexpr PartTraits kAccountParts[] = {
-    {"data wait", "data", "waiting for data", 4},
-    {"host to device", "data", "waiting for data", 4, {}, false, true},
-    {"injected", "injected", "the injected delay", 6, Phase::kInjected, false, true},
-    {"forward", "forward", "forward", 0, Phase::kForward, true},
-    {"loss", "loss", "the loss", 5, Phase::kLoss, true},
-    {"recompute", "recompute", "recomputation", 10, Phase::kRecompute, true, true},
-    {"backward", "backward", "backward", 2, Phase::kBackward, true},
-    {"tensor ranks", "tensor_ranks", "the other tensor ranks", 11, {}, false, true},
-    {"other stages", "other_stages", "the other stages", 12, {}, false, true},
-    {"exposed communication", "communication", "exposed communication", 1, Phase::kCommunication,
+    {"data wait", "data", "waiting for data", ": input is produced more slowly than it is consumed",
+     4},
+    {"host to device",
+     "data",
+     "waiting for data",
+     ": input is copied more slowly than it is consumed",
+     4,
+     {},
+     false,
+     true},
+    {"injected", "injected", "the injected delay", ": an injected delay", 6, Phase::kInjected,
      false, true},
-    {"optimizer", "optimizer", "the optimizer", 3, Phase::kOptimizer, true},
-    {"graph", "", "the step's graph", 3, {}, true, true},
-    {"evaluation", "", "evaluation", 10, {}, true, true},
-    {"other device", "other_device", "the other devices", 8, {}, false, true},
-    {"verification", "verification", "verification", 6, {}, false, true},
-    {"host", "host", "the host", 9},
-    {"idle", "idle", "idle gaps", 7}};
+    {"forward", "forward", "forward", "", 0, Phase::kForward, true},
+    {"loss", "loss", "the loss", "", 5, Phase::kLoss, true},
+    {"recompute", "recompute", "recomputation", "", 10, Phase::kRecompute, true, true},
+    {"backward", "backward", "backward", "", 2, Phase::kBackward, true},
+    {"tensor ranks",
+     "tensor_ranks",
+     "the other tensor ranks",
+     ": their sums are slow, or a tensor rank is late",
+     11,
+     {},
+     false,
+     true},
+    {"other stages",
+     "other_stages",
+     "the other stages",
+     ": other stages have more to compute, or there are few micro-batches",
+     12,
+     {},
+     false,
+     true},
+    {"exposed communication", "communication", "exposed communication",
+     ": the messages are slow, or a rank is late", 1, Phase::kCommunication, false, true},
+    {"optimizer", "optimizer", "the optimizer", "", 3, Phase::kOptimizer, true},
+    {"graph", "", "the step's graph", "", 3, {}, true, true},
+    {"evaluation", "", "evaluation", "", 10, {}, true, true},
+    {"other device",
+     "other_device",
+     "the other devices",
+     ": another device has more to compute",
+     8,
+     {},
+     false,
+     true},
+    {"verification",
+     "verification",
+     "verification",
+     ": --verify-every runs steps again; give a larger number",
+     6,
+     {},
+     false,
+     true},
+    {"host", "host", "the host", ": the host queues work more slowly than it is done", 9},
+    {"idle", "idle", "idle gaps",
+     ": no known cause; work starts late, its end is noticed late, or the machine is busy", 7}};
 
 template <>
 inline constexpr auto kNamesOf<Part> = [] {
@@ -92,6 +131,11 @@ inline constexpr auto kNamesOf<Part> = [] {
 
 constexpr const PartTraits& traits_of(Part part) {
   return kAccountParts[static_cast<std::size_t>(part)];
+}
+
+/// What makes a part long that is not work.
+constexpr std::string_view cause_of(Part part) {
+  return traits_of(part).cause;
 }
 
 /// The part for work of a phase that has one: every phase but that of the input.
@@ -220,10 +264,6 @@ class MeanAccount {
 /// A table of the parts, in milliseconds and percent of the wall time, followed by times outside
 /// the parts.
 std::string account_table(const StepAccount& account);
-
-/// What makes a part long that is not work: ": the messages are slow, or a rank is late"; empty for
-/// work.
-std::string_view cause_of(Part part);
 
 /// One sentence that names the largest part of a step of the profile and its main cause. Empty
 /// without steps.

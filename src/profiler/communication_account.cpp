@@ -10,7 +10,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <span>
 #include <thread>
 #include <utility>
 #include <variant>

@@ -1,12 +1,13 @@
 #include "profiler/cupti_activity.h"
 
 #include <cxxabi.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <utility>
+#include <span>
 
 namespace barestep {
 namespace {
@@ -37,68 +38,41 @@ std::string readable(const char* name) {
   return status == 0 && text != nullptr ? text.get() : name;
 }
 
-const char* memory_name(std::uint8_t kind) {
-  switch (kind) {
-    case CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE:
-      return "Pageable";
-    case CUPTI_ACTIVITY_MEMORY_KIND_PINNED:
-      return "Pinned";
-    case CUPTI_ACTIVITY_MEMORY_KIND_DEVICE:
-    case CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC:
-      return "Device";
-    case CUPTI_ACTIVITY_MEMORY_KIND_MANAGED:
-    case CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC:
-      return "Managed";
-    default:
-      return "Unknown";
-  }
-}
+using NameOfKind = std::pair<int, const char*>;
 
-const char* direction_name(std::uint8_t kind) {
-  switch (kind) {
-    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD:
-      return "HtoD";
-    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOH:
-      return "DtoH";
-    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOD:
-      return "DtoD";
-    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOH:
-      return "HtoH";
-    case CUPTI_ACTIVITY_MEMCPY_KIND_PTOP:
-      return "PtoP";
-    default:
-      return "";
-  }
+constexpr NameOfKind kMemories[] = {{CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE, "Pageable"},
+                                    {CUPTI_ACTIVITY_MEMORY_KIND_PINNED, "Pinned"},
+                                    {CUPTI_ACTIVITY_MEMORY_KIND_DEVICE, "Device"},
+                                    {CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC, "Device"},
+                                    {CUPTI_ACTIVITY_MEMORY_KIND_MANAGED, "Managed"},
+                                    {CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC, "Managed"}};
+
+constexpr NameOfKind kDirections[] = {{CUPTI_ACTIVITY_MEMCPY_KIND_HTOD, "HtoD"},
+                                      {CUPTI_ACTIVITY_MEMCPY_KIND_DTOH, "DtoH"},
+                                      {CUPTI_ACTIVITY_MEMCPY_KIND_DTOD, "DtoD"},
+                                      {CUPTI_ACTIVITY_MEMCPY_KIND_HTOH, "HtoH"},
+                                      {CUPTI_ACTIVITY_MEMCPY_KIND_PTOP, "PtoP"}};
+
+// The headers of CUDA 12.0 have no names for the numbers.
+constexpr NameOfKind kOverheads[] = {
+    {CUPTI_ACTIVITY_OVERHEAD_DRIVER_COMPILER, "Driver Compiler"},
+    {CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH, "Buffer Flush"},
+    {CUPTI_ACTIVITY_OVERHEAD_CUPTI_INSTRUMENTATION, "Instrumentation"},
+    {CUPTI_ACTIVITY_OVERHEAD_CUPTI_RESOURCE, "Resource"},
+    {4 << 16, "Runtime Triggered Module Loading"},
+    {5 << 16, "Lazy Function Loading"},
+    {6 << 16, "Command Buffer Full"},
+    {7 << 16, "Activity Buffer Request"}};
+
+const char* name_in(std::span<const NameOfKind> names, int kind, const char* other) {
+  const auto found = std::ranges::find(names, kind, &NameOfKind::first);
+  return found != names.end() ? found->second : other;
 }
 
 /// In Kineto's format: "Memcpy HtoD (Pinned -> Device)".
 std::string copy_text(std::uint8_t kind, std::uint8_t from, std::uint8_t to) {
-  return std::string("Memcpy ") + direction_name(kind) + " (" + memory_name(from) + " -> " +
-         memory_name(to) + ")";
-}
-
-const char* overhead_name(CUpti_ActivityOverheadKind kind) {
-  switch (static_cast<int>(kind)) {
-    case CUPTI_ACTIVITY_OVERHEAD_DRIVER_COMPILER:
-      return "Driver Compiler";
-    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH:
-      return "Buffer Flush";
-    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_INSTRUMENTATION:
-      return "Instrumentation";
-    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_RESOURCE:
-      return "Resource";
-    // CUDA 12.0's headers have no name for it.
-    case 4 << 16:
-      return "Runtime Triggered Module Loading";
-    case 5 << 16:
-      return "Lazy Function Loading";
-    case 6 << 16:
-      return "Command Buffer Full";
-    case 7 << 16:
-      return "Activity Buffer Request";
-    default:
-      return "Unknown Overhead";
-  }
+  return fmt::format("Memcpy {} ({} -> {})", name_in(kDirections, kind, ""),
+                     name_in(kMemories, from, "Unknown"), name_in(kMemories, to, "Unknown"));
 }
 
 }  // namespace
@@ -215,8 +189,9 @@ void CuptiReader::read_record(const CUpti_Activity& record) {
       return read_call(record, CUPTI_CB_DOMAIN_DRIVER_API);
     case CUPTI_ACTIVITY_KIND_OVERHEAD: {
       const auto& of = as<OverheadRecord>(record);
-      return add({.kind = Kind::kOverhead, .name = overhead_name(of.overheadKind)}, of.start,
-                 of.end);
+      return add({.kind = Kind::kOverhead,
+                  .name = name_in(kOverheads, of.overheadKind, "Unknown Overhead")},
+                 of.start, of.end);
     }
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
       return read_correlation(record);

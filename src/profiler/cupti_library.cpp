@@ -58,22 +58,10 @@ bool CuptiLibrary::find_all(void* handle, const std::string& file, std::string& 
     call.function = reinterpret_cast<Function*>(function_of(handle, call.name));
     if (call.function == nullptr && missing == nullptr) missing = call.name;
   };
-  need(get_version_);
-  need(result_string_);
-  need(subscribe);
-  need(unsubscribe);
-  need(enable_callback);
-  need(callback_name);
-  need(graph_node_id);
-  need(register_buffers);
-  need(timestamp);
-  need(enable);
-  need(disable);
-  need(flush);
-  need(next_record);
-  need(dropped_records);
-  need(push);
-  need(pop);
+  const auto need_all = [&](auto&... calls) { (need(calls), ...); };
+  need_all(get_version_, result_string_, subscribe, unsubscribe, enable_callback, callback_name,
+           graph_node_id, register_buffers, timestamp, enable, disable, flush, next_record,
+           dropped_records, push, pop);
   if (missing != nullptr) {
     why = fmt::format("{} has no {}", file, missing);
     return false;

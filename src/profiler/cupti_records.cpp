@@ -148,24 +148,20 @@ class CuptiRecords final : public GpuRecords {
     if (!active.compare_exchange_strong(none, this))
       return "this process is already being profiled";
     std::string why;
-    const auto done = [&](const char* call, CUptiResult status) {
-      if (status != CUPTI_SUCCESS && why.empty()) why = library_->failure(call, status);
+    const auto done = [&](const auto& call, auto... arguments) {
+      const CUptiResult status = call.function(arguments...);
+      if (status != CUPTI_SUCCESS) why = library_->failure(call.name, status);
       return status == CUPTI_SUCCESS;
     };
     const auto watch = [&](CUpti_CallbackId id) {
-      return done(library_->enable_callback.name,
-                  library_->enable_callback.function(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, id));
+      return done(library_->enable_callback, 1U, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, id);
     };
-    const bool subscribed =
-        done(library_->subscribe.name,
-             library_->subscribe.function(&subscriber_, &CuptiRecords::on_resource, this));
-    if (!subscribed) {
+    if (!done(library_->subscribe, &subscriber_, &CuptiRecords::on_resource, this)) {
       subscriber_ = nullptr;
       return why;
     }
-    static_cast<void>(done(library_->register_buffers.name,
-                           library_->register_buffers.function(
-                               &CuptiRecords::take_buffer, &CuptiRecords::receive_full_buffer)) &&
+    static_cast<void>(done(library_->register_buffers, &CuptiRecords::take_buffer,
+                           &CuptiRecords::receive_full_buffer) &&
                       watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) &&
                       watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED));
     return why;
@@ -215,7 +211,7 @@ class CuptiRecords final : public GpuRecords {
     } else if (keeps_) {
       ++not_noted_;
     }
-    if (check(library_->push.name, library_->push.function(kOurs, number))) ++depth_;
+    if (call(library_->push, kOurs, number)) ++depth_;
   }
 
   void end() override {
@@ -223,7 +219,7 @@ class CuptiRecords final : public GpuRecords {
     if (depth_ == 0) return;
     --depth_;
     std::uint64_t last = 0;
-    if (!check(library_->pop.name, library_->pop.function(kOurs, &last))) return;
+    if (!call(library_->pop, kOurs, &last)) return;
     if (last == kNoCorrelatedNode || last > queued_.size()) return;
     queued_[last - 1].end_s = now_s();
   }
@@ -240,7 +236,7 @@ class CuptiRecords final : public GpuRecords {
     // First complete buffers, which makes room; then all.
     for (const std::uint32_t flags :
          {0U, static_cast<unsigned>(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED)}) {
-      check(library_->flush.name, library_->flush.function(flags));
+      call(library_->flush, flags);
       collect();
     }
     reader_.finish();
@@ -288,17 +284,12 @@ class CuptiRecords final : public GpuRecords {
 
   void note_graph_node(CUpti_CallbackId id, const CUpti_GraphData& graph) {
     std::uint64_t node = 0;
-    if (!check(library_->graph_node_id.name, library_->graph_node_id.function(graph.node, &node))) {
-      return;
-    }
+    if (!call(library_->graph_node_id, graph.node, &node)) return;
     if (id == CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) {
       if (is_capturing_node_) graph_nodes_[node] = capturing_node_;
     } else if (id == CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED) {
       std::uint64_t original = 0;
-      if (!check(library_->graph_node_id.name,
-                 library_->graph_node_id.function(graph.originalNode, &original))) {
-        return;
-      }
+      if (!call(library_->graph_node_id, graph.originalNode, &original)) return;
       const auto at = graph_nodes_.find(original);
       if (at != graph_nodes_.end()) graph_nodes_[node] = at->second;
     }
@@ -309,8 +300,11 @@ class CuptiRecords final : public GpuRecords {
     if (trouble_.empty()) trouble_ = trouble;
   }
 
-  bool check(const char* call, CUptiResult status) {
-    if (status != CUPTI_SUCCESS) keep(library_->failure(call, status));
+  /// Whether it succeeds.
+  template <class Function, class... Arguments>
+  bool call(const CuptiCall<Function>& of, Arguments... arguments) {
+    const CUptiResult status = of.function(arguments...);
+    if (status != CUPTI_SUCCESS) keep(library_->failure(of.name, status));
     return status == CUPTI_SUCCESS;
   }
 

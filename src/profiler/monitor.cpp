@@ -13,9 +13,7 @@
 #include <fstream>
 #include <numeric>
 #include <sstream>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/text_table.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <random>
@@ -230,11 +229,9 @@ std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::st
   const auto found = std::ranges::find(cache.all, key, &CachedPeaks::key);
   if (found != cache.all.end()) return found->peaks;
   if (cache.bad_line == 0) return std::nullopt;
-  fail(ExitCode::kBadData,
-       {.what = "peaks' cache",
-        .value = file.string(),
-        .why = fmt::format("line {} is not a device and two rates from {:g} to {:g}",
-                           cache.bad_line, kMinPeak, kMaxPeak)});
+  fail(ExitCode::kBadData, {"peaks' cache", file.string(),
+                            fmt::format("line {} is not a device and two rates from {:g} to {:g}",
+                                        cache.bad_line, kMinPeak, kMaxPeak)});
 }
 
 std::optional<Peaks> known_peaks(const Device& device, Precision precision) {
@@ -251,10 +248,9 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
   if (error) {
-    fail(ExitCode::kCannotCreate, {.what = "folder",
-                                   .value = file.parent_path().string(),
-                                   .why = "cannot be created: " + error.message(),
-                                   .remedy = "set XDG_CACHE_HOME to one that can"});
+    fail(ExitCode::kCannotCreate,
+         {"folder", file.parent_path().string(), "cannot be created: " + error.message(),
+          "set XDG_CACHE_HOME to one that can"});
   }
   PeaksCache cache;
   try {

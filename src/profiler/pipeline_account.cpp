@@ -14,18 +14,8 @@ namespace barestep {
 namespace {
 
 /// Of ideal_bubble().
-const char* formula_of_bubble(PipelineSchedule schedule) {
-  switch (schedule) {
-    case PipelineSchedule::kOneForwardOneBackward:
-    case PipelineSchedule::kGPipe:
-      return "(P - 1) / (m + P - 1)";
-    case PipelineSchedule::kNaive:
-      return "(P - 1) / P";
-    case PipelineSchedule::kZeroBubbleH1:
-      return "(P - 1) / (3 m + P - 1)";
-  }
-  return "";
-}
+constexpr EnumArray<PipelineSchedule, const char*> kFormulasOfBubble = {
+    {{"(P - 1) / (m + P - 1)", "(P - 1) / (m + P - 1)", "(P - 1) / P", "(P - 1) / (3 m + P - 1)"}}};
 
 }  // namespace
 
@@ -57,7 +47,7 @@ std::string stages_text(std::span<const StageAccount> stages, const PipelineSpec
       "Stages of a step, mean of {}\n{}Waiting for other stages: {} of the step. Stages that take "
       "equally long would wait {} = {} (calculated, without optimizer and messages)\n",
       counted(steps, "step"), table.text(), percent_text(waiting_s / wall_s),
-      formula_of_bubble(pipeline.schedule), percent_text(ideal_bubble(pipeline)));
+      kFormulasOfBubble[pipeline.schedule], percent_text(ideal_bubble(pipeline)));
 }
 
 std::string gather_stages(Group& ranks, const StepSpec& spec, const MeanAccount& mine) {

@@ -11,7 +11,6 @@
 #include <set>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/index.h"

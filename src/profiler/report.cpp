@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "core/program.h"
-#include "core/statistics.h"
 #include "core/text_table.h"
 #include "core/units.h"
 

@@ -10,15 +10,12 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "core/clock.h"
-#include "core/ops.h"
-#include "core/output_file.h"
 #include "core/rank_checker.h"
 
 namespace barestep {
@@ -70,29 +67,17 @@ TraceJson dims_of(const Node& node) {
 struct TypeNames {
   const char *of_op, *of_collective, *of_kernel;
 };
-
-TypeNames names_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return {"float", "Float", "f32"};
-    case DType::kBF16:
-      return {"c10::BFloat16", "BFloat16", "bf16"};
-    case DType::kF16:
-      return {"c10::Half", "Half", "f16"};
-    case DType::kI32:
-      return {"int", "Int", "i32"};
-    case DType::kU8:
-      return {"unsigned char", "Byte", "u8"};
-    case DType::kI8:
-      return {"signed char", "Char", "i8"};
-  }
-  return {};
-}
+constexpr EnumArray<DType, TypeNames> kTypeNames = {{{{"float", "Float", "f32"},
+                                                      {"c10::BFloat16", "BFloat16", "bf16"},
+                                                      {"c10::Half", "Half", "f16"},
+                                                      {"int", "Int", "i32"},
+                                                      {"unsigned char", "Byte", "u8"},
+                                                      {"signed char", "Char", "i8"}}}};
 
 TraceJson types_of(const Node& node) {
   TraceJson types = TraceJson::array();
   for (const Access& access : accesses_of(node.op)) {
-    types.push_back(names_of(access.tensor.dtype).of_op);
+    types.push_back(kTypeNames[access.tensor.dtype].of_op);
   }
   return types;
 }
@@ -108,7 +93,7 @@ void add_collective_args(TraceJson& args, const TimedOp& op, const Collective& c
   args["In msg nelems"] = numbers;
   args["Out msg nelems"] = numbers;
   args["Group size"] = ranks.size();
-  args["dtype"] = names_of(dtype).of_collective;
+  args["dtype"] = kTypeNames[dtype].of_collective;
   args["In split size"] = "[]";
   args["Out split size"] = "[]";
   args["Process Group Name"] = are_all ? "0" : fmt::format("{}", fmt::join(ranks, ","));
@@ -235,14 +220,16 @@ std::string text_of(const TraceJson& json, int indent = -1) {
   return json.dump(indent, ' ', false, TraceJson::error_handler_t::replace);
 }
 
+/// With these members after those common to all events.
 TraceJson event_of(std::string_view phase, std::string_view category, std::string_view name,
-                   TraceRow row, std::int64_t at_ns) {
+                   TraceRow row, std::int64_t at_ns, const TraceJson& members) {
   TraceJson event = {{"ph", phase}};
   if (!category.empty()) event["cat"] = category;
   event["name"] = name;
   event["pid"] = row.pid;
   event["tid"] = row.tid;
   event["ts"] = us(at_ns);
+  event.update(members);
   return event;
 }
 
@@ -278,9 +265,7 @@ class Writer {
 
   void write() {
     name_rows();
-    for (const ProfiledStep& step : profile_.steps) {
-      write_step(step);
-    }
+    for (const ProfiledStep& step : profile_.steps) write_step(step);
     for (const Record& record : profile_.queued) {
       if (record.device == context_.device) write_queued(record);
     }
@@ -564,7 +549,7 @@ CollectiveNames names_of(const Collective& collective) {
        {"ncclDevKernel_SendRecv", "nccl:send_recv", "sendrecv"}}};
   CollectiveNames names = all[collective.index()];
   if (const auto* const sum = std::get_if<AllReduce>(&collective)) {
-    names.kernel += names_of(sum->tensors.front().dtype).of_kernel;
+    names.kernel += kTypeNames[sum->tensors.front().dtype].of_kernel;
   }
   return names;
 }
@@ -589,42 +574,29 @@ void TraceEvents::slice(std::string_view category, std::string_view name, TraceR
   first_ns_ = has_slices_ ? std::min(first_ns_, span.begin_ns) : span.begin_ns;
   last_ns_ = has_slices_ ? std::max(last_ns_, span.end_ns) : span.end_ns;
   has_slices_ = true;
-  TraceJson event = event_of("X", category, name, row, span.begin_ns);
-  event["dur"] = us(std::max<std::int64_t>(0, span.end_ns - span.begin_ns));
-  event["args"] = args.is_null() ? TraceJson::object() : args;
-  line(event);
+  const std::int64_t ns = std::max<std::int64_t>(0, span.end_ns - span.begin_ns);
+  line(event_of("X", category, name, row, span.begin_ns,
+                {{"dur", us(ns)}, {"args", args.is_null() ? TraceJson::object() : args}}));
 }
 
 void TraceEvents::arrow(std::string_view category, std::int64_t id, TraceRow from,
                         std::int64_t from_ns, TraceRow to, std::int64_t to_ns) {
-  TraceJson event = event_of("s", category, category, from, from_ns);
-  event["id"] = id;
-  line(event);
-  event = event_of("f", category, category, to, to_ns);
-  event["id"] = id;
-  event["bp"] = "e";
-  line(event);
+  line(event_of("s", category, category, from, from_ns, {{"id", id}}));
+  line(event_of("f", category, category, to, to_ns, {{"id", id}, {"bp", "e"}}));
 }
 
 void TraceEvents::counter(std::string_view name, TraceRow row, std::int64_t at_ns,
                           const TraceJson& args) {
-  TraceJson event = event_of("C", "", name, row, at_ns);
-  event["args"] = args;
-  line(event);
+  line(event_of("C", "", name, row, at_ns, {{"args", args}}));
 }
 
 void TraceEvents::instant(std::string_view category, std::string_view name, TraceRow row,
                           std::int64_t at_ns, const TraceJson& args) {
-  TraceJson event = event_of("i", category, name, row, at_ns);
-  event["s"] = "t";
-  event["args"] = args;
-  line(event);
+  line(event_of("i", category, name, row, at_ns, {{"s", "t"}, {"args", args}}));
 }
 
 void TraceEvents::meta(std::string_view name, TraceRow row, const TraceJson& args) {
-  TraceJson event = event_of("M", "", name, row, 0);
-  event["args"] = args;
-  line(event);
+  line(event_of("M", "", name, row, 0, {{"args", args}}));
 }
 
 void TraceEvents::name_process(std::int64_t pid, std::string_view name, std::string_view label,

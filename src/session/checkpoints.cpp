@@ -165,10 +165,9 @@ void require_own_folder(const CheckpointConfig& config) {
       !from.empty() && fs::equivalent(fs::absolute(from).parent_path(), config.folder, ignored);
   if (is_here) return;
   fail(ExitCode::kConfiguration,
-       {.what = "--checkpoint",
-        .value = config.folder.string(),
-        .why = fmt::format("holds checkpoints of another run, the newest at step {}", steps.back()),
-        .remedy = "resume that run with --resume, or name another folder"});
+       {"--checkpoint", config.folder.string(),
+        fmt::format("holds checkpoints of another run, the newest at step {}", steps.back()),
+        "resume that run with --resume, or name another folder"});
 }
 
 void share_resume_point(Group& ranks, std::optional<ResumePoint>& point) {
@@ -188,10 +187,10 @@ void require_position(const ResumePoint& point, const TrainConfig& config,
   const std::int64_t done = point.state.position.steps;
   const auto refuse = [&](const std::string& why, const char* remedy) {
     fail(ExitCode::kConfiguration,
-         {.what = config.training.epochs ? "--epochs" : "--steps",
-          .value = std::to_string(config.training.epochs.value_or(schedule.steps())),
-          .why = fmt::format("the checkpoint '{}' is at step {}{}", point.file.string(), done, why),
-          .remedy = remedy});
+         {config.training.epochs ? "--epochs" : "--steps",
+          std::to_string(config.training.epochs.value_or(schedule.steps())),
+          fmt::format("the checkpoint '{}' is at step {}{}", point.file.string(), done, why),
+          remedy});
   };
   if (schedule.steps() < done) refuse(" already", "give at least as many");
   if (done == 0 || programs.has_common_weights_after(schedule.place_of(done - 1))) return;
@@ -296,12 +295,10 @@ void require_shared_folder(Job& job, const fs::path& folder) {
   if (job.is_first()) fs::remove(mark, ignored);
   job.together([&] {
     if (is_seen) return;
-    fail(ExitCode::kConfiguration,
-         {.what = "--checkpoint",
-          .value = folder.string(),
-          .why = fmt::format("rank {} on {} does not see the folder of rank 0", ranks->rank(),
-                             host_name()),
-          .remedy = "name a folder that all hosts share"});
+    fail(ExitCode::kConfiguration, {"--checkpoint", folder.string(),
+                                    fmt::format("rank {} on {} does not see the folder of rank 0",
+                                                ranks->rank(), host_name()),
+                                    "name a folder that all hosts share"});
   });
 }
 

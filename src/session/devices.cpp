@@ -252,8 +252,7 @@ class SeveralDevices final : public Place {
   void choose_exchanges(TransportKind transport) {
     const std::string why = why_no_nccl();
     if (transport == TransportKind::kNccl && kind() == DeviceKind::kCuda && !why.empty()) {
-      fail(ExitCode::kConfiguration,
-           {.what = "--transport", .value = "nccl", .why = why, .remedy = "use peer or auto"});
+      fail(ExitCode::kConfiguration, {"--transport", "nccl", why, "use peer or auto"});
     }
     const std::set<std::string> distinct(devices_.begin(), devices_.end());
     const bool each_once = distinct.size() == devices_.size();

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <fstream>
 #include <span>
-#include <string>
 #include <type_traits>
 
 #include "core/clock.h"

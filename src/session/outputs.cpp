@@ -4,11 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -66,10 +63,8 @@ bool is_below(const NamedFile& file, const NamedFile& folder) {
 }
 
 [[noreturn]] void refuse(const FileUse& output, std::string why, std::string remedy) {
-  fail(ExitCode::kConfiguration, {.what = output.option,
-                                  .value = output.path.string(),
-                                  .why = std::move(why),
-                                  .remedy = std::move(remedy)});
+  fail(ExitCode::kConfiguration,
+       {output.option, output.path.string(), std::move(why), std::move(remedy)});
 }
 
 void require_two_outputs(const NamedFile& a, const NamedFile& b) {

@@ -296,9 +296,9 @@ class RunProfiling final : public Profiling {
     source_ = fmt::format("CUDA events, to about a microsecond: CUPTI cannot be used: {}", why);
     if (!config_.device.graph) return;
     fail(ExitCode::kConfiguration,
-         {.what = config_.output.profile ? "--profile" : "--trace",
-          .why = fmt::format("the ops of a graph cannot be identified by {}", source_),
-          .remedy = "leave out --graph"});
+         {config_.output.profile ? "--profile" : "--trace", "",
+          fmt::format("the ops of a graph cannot be identified by {}", source_),
+          "leave out --graph"});
   }
 
   /// The source of the device's times.
@@ -374,13 +374,12 @@ class RunProfiling final : public Profiling {
     std::string remedy = "this is a bug, please report it";
     if (gpu_ != nullptr) remedy = "set BARESTEP_CUPTI=none, which profiles by CUDA events";
     if (profile.dropped > 0) remedy = "profile fewer steps with --profile-steps";
-    fail(ExitCode::kBug,
-         {.what = "profile",
-          .value = node,
-          .why = fmt::format(
-              "has no record from {}{}", source(),
-              profile.dropped > 0 ? fmt::format(", which dropped {}", profile.dropped) : ""),
-          .remedy = remedy});
+    fail(
+        ExitCode::kBug,
+        {"profile", node,
+         fmt::format("has no record from {}{}", source(),
+                     profile.dropped > 0 ? fmt::format(", which dropped {}", profile.dropped) : ""),
+         remedy});
   }
 
   [[nodiscard]] std::string title(const Profile& profile) const {

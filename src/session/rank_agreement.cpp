@@ -112,10 +112,9 @@ void require_agreement(Group& ranks, const RankSettings& settings) {
     differences.push_back(fmt::format("{} is {}", name, fmt::join(parts, " and ")));
   }
   if (differences.empty()) return;
-  fail(ExitCode::kConfiguration, {.what = "ranks differ",
-                                  .value = "",
-                                  .why = fmt::format("{}", fmt::join(differences, ", ")),
-                                  .remedy = "give all ranks the same build, options and files"});
+  fail(ExitCode::kConfiguration,
+       {"ranks differ", "", fmt::format("{}", fmt::join(differences, ", ")),
+        "give all ranks the same build, options and files"});
 }
 
 }  // namespace barestep

@@ -8,14 +8,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <ios>
 #include <iostream>
 #include <new>
 #include <system_error>
 
-#include "core/error.h"
 #include "core/host.h"
 #include "core/output_file.h"
 #include "session/progress_bar.h"
@@ -49,10 +47,9 @@ int report(std::string_view name, const Error& error) {
 int report_lost_output(std::string_view name, int error) {
   const char* const remedy =
       error == EPIPE ? "read it to its end, or send it to a file" : "send it where there is room";
-  return report(name, Error(ExitCode::kInputOutput, {.what = "standard output",
-                                                     .value = "",
-                                                     .why = std::generic_category().message(error),
-                                                     .remedy = remedy}));
+  return report(name,
+                Error(ExitCode::kInputOutput,
+                      {"standard output", "", std::generic_category().message(error), remedy}));
 }
 
 /// A pipe whose reading end is closed polls as an error, no matter which write failed first.
@@ -89,10 +86,8 @@ int guarded(std::string_view name, const std::function<void()>& body, int& outpu
   } catch (const std::exception& error) {
     return report(name, error_of(error));
   } catch (...) {
-    return report(name, Error(ExitCode::kBug, {.what = "unexpected",
-                                               .value = "",
-                                               .why = "an exception of no known type",
-                                               .remedy = "this is a bug, please report it"}));
+    return report(name, Error(ExitCode::kBug, {"unexpected", "", "an exception of no known type",
+                                               "this is a bug, please report it"}));
   }
 }
 
@@ -102,43 +97,27 @@ Error error_of(const std::exception& error) {
   if (const auto* const known = dynamic_cast<const Error*>(&error)) return *known;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
     return {ExitCode::kMemory,
-            {.what = "memory",
-             .value = "",
-             .why = "this machine has no more",
-             .remedy = "use a smaller model or batch"}};
+            {"memory", "", "this machine has no more", "use a smaller model or batch"}};
   }
   if (const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
     return {ExitCode::kInputOutput,
-            {.what = "file",
-             .value = file->path1().string(),
-             .why = file->code().message(),
-             .remedy = "check the path"}};
+            {"file", file->path1().string(), file->code().message(), "check the path"}};
   }
   if (const auto* const stream = dynamic_cast<const std::ios_base::failure*>(&error)) {
     return {ExitCode::kInputOutput,
-            {.what = "file",
-             .value = "",
-             .why = stream->code().message(),
-             .remedy = "check the files of this run"}};
+            {"file", "", stream->code().message(), "check the files of this run"}};
   }
   if (const auto* const system = dynamic_cast<const std::system_error*>(&error)) {
     // As a thread that cannot start says.
     if (system->code() == std::errc::resource_unavailable_try_again) {
       return {ExitCode::kMemory,
-              {.what = "threads",
-               .value = "",
-               .why = "the system allows no more",
-               .remedy = "allow more processes (ulimit -u), or give smaller --threads and "
-                         "--workers"}};
+              {"threads", "", "the system allows no more",
+               "allow more processes (ulimit -u), or give smaller --threads and "
+               "--workers"}};
     }
-    return {ExitCode::kInputOutput,
-            {.what = "system", .value = "", .why = error.what(), .remedy = ""}};
+    return {ExitCode::kInputOutput, {"system", "", error.what()}};
   }
-  return {ExitCode::kBug,
-          {.what = "unexpected",
-           .value = "",
-           .why = error.what(),
-           .remedy = "this is a bug, please report it"}};
+  return {ExitCode::kBug, {"unexpected", "", error.what(), "this is a bug, please report it"}};
 }
 
 int run_program(std::string_view name, int argc, const char* const* argv,

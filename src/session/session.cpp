@@ -7,8 +7,6 @@
 #include <array>
 #include <functional>
 #include <numeric>
-#include <optional>
-#include <span>
 #include <utility>
 
 #include "core/clock.h"
@@ -284,7 +282,7 @@ void Session::load(const ModelSpec& model) {
 
 void Session::note_last_activation() const {
   const ModelConfig& model = config_.model;
-  const bool is_module = traits_of(model.activation).is_module;
+  const bool is_module = model.activation != Activation::kNone;
   if (!is_first_ || !takes_labels(model.loss) || !model.last_relu || !is_module) return;
   print_note(program_name(config_),
              fmt::format("--loss {} takes the outputs of the last layer as scores, and here {} "

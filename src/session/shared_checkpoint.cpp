@@ -59,10 +59,8 @@ bool has_failed(const Writers& writers, const CheckpointFolder* folder,
     const std::size_t why = text.find('\n') + 1;
     const std::size_t remedy = text.find('\n', why) + 1;
     fail(static_cast<ExitCode>(std::stoi(text)),
-         {.what = "checkpoint",
-          .value = folder->path().string(),
-          .why = writers.prefix_of(rank) + text.substr(why, remedy - 1 - why),
-          .remedy = text.substr(remedy)});
+         {"checkpoint", folder->path().string(),
+          writers.prefix_of(rank) + text.substr(why, remedy - 1 - why), text.substr(remedy)});
   }
   return false;
 }

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/index.h"
@@ -27,13 +25,6 @@ std::vector<std::int64_t> sum_of_all_ranks(Group& ranks, std::vector<std::int64_
   }
   return sum;
 }
-
-/// For a program without input.
-class NoInput final : public StepInput {
- public:
-  void fill(std::int64_t /*step*/, const Program& /*program*/,
-            const Addresses& /*addresses*/) override {}
-};
 
 }  // namespace
 
@@ -92,7 +83,7 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
   }
   stream.synchronize();
   if (programs.quantize() != nullptr) {
-    NoInput none;
+    StepInput none;
     runner_.step(programs.quantize()->program, nullptr, none);
   }
 }
@@ -137,11 +128,11 @@ Evaluation Evaluator::run(std::int64_t warmup,
   const EvaluationReport& total = evaluation.total;
   if (!std::isfinite(total.loss)) {
     fail(ExitCode::kDiverged,
-         {.what = "evaluation",
-          .why = fmt::format("the loss over {} {} is {}", grouped(total.samples),
-                             noun_for(total.samples, "sample"), not_finite_text(total.loss)),
-          .remedy = overflow_remedy(&dataset_, programs_.spec().model.numbers,
-                                    "load weights of a training run that did not diverge")});
+         {"evaluation", "",
+          fmt::format("the loss over {} {} is {}", grouped(total.samples),
+                      noun_for(total.samples, "sample"), not_finite_text(total.loss)),
+          overflow_remedy(&dataset_, programs_.spec().model.numbers,
+                          "load weights of a training run that did not diverge")});
   }
   std::vector<double> latencies_s;
   for (const EvaluatedBatch& batch : evaluation.batches) latencies_s.push_back(batch.latency_s);

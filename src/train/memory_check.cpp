@@ -8,7 +8,6 @@
 
 #include "core/error.h"
 #include "core/host.h"
-#include "core/plan.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -104,11 +103,10 @@ void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
   }
   if (pool.sharers > 1) who += fmt::format(" in each of {} ranks", pool.sharers);
   if (pool.devices.size() > 1) who += fmt::format(" for {} devices", pool.devices.size());
-  fail(ExitCode::kMemory, {.what = "too little memory",
-                           .value = "",
-                           .why = fmt::format("needs {}{}, {} has {} free", human_bytes(needed),
-                                              who, pool.name, human_bytes(pool.available_bytes)),
-                           .remedy = remedy});
+  fail(ExitCode::kMemory, {"too little memory", "",
+                           fmt::format("needs {}{}, {} has {} free", human_bytes(needed), who,
+                                       pool.name, human_bytes(pool.available_bytes)),
+                           remedy});
 }
 
 void require_memory(const StepPrograms& programs, std::int64_t available_bytes, DeviceKind kind,

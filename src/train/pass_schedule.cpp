@@ -18,18 +18,9 @@ using Direction = ScheduledPass::Direction;
 /// whether the gradients of weights are passes of their own.
 PassSchedule schedule_of_stage(const PipelineSpec& pipeline, int stage) {
   const int micro_batches = pipeline.micro_batches;
-  int ahead = 0;
-  switch (pipeline.schedule) {
-    case PipelineSchedule::kOneForwardOneBackward:
-    case PipelineSchedule::kZeroBubbleH1:
-      ahead = std::min(micro_batches, pipeline.stages - 1 - stage);
-      break;
-    case PipelineSchedule::kGPipe:
-      ahead = micro_batches;
-      break;
-    case PipelineSchedule::kNaive:
-      break;
-  }
+  const bool is_gpipe = pipeline.schedule == PipelineSchedule::kGPipe;
+  const int below = is_gpipe ? micro_batches : std::min(micro_batches, pipeline.stages - 1 - stage);
+  const int ahead = pipeline.schedule == PipelineSchedule::kNaive ? 0 : below;
   const bool splits = pipeline.schedule == PipelineSchedule::kZeroBubbleH1;
   PassSchedule schedule;
   int forward = 0;

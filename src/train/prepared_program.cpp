@@ -6,7 +6,6 @@
 #include <variant>
 
 #include "core/error.h"
-#include "core/index.h"
 
 namespace barestep {
 namespace {

@@ -326,9 +326,8 @@ void Runner::check_for_errors(std::int64_t step) {
   for (auto& [lane, stream] : streams_) stream->check();
   if (transport_ == nullptr) return;
   if (const std::string why = transport_->poll_error(); !why.empty()) {
-    fail(ExitCode::kTryAgain, {.what = "communication failed",
-                               .why = fmt::format("{}, at step {}", why, step),
-                               .remedy = "see the errors of the other ranks"});
+    fail(ExitCode::kTryAgain, {"communication failed", "", fmt::format("{}, at step {}", why, step),
+                               "see the errors of the other ranks"});
   }
 }
 

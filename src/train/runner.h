@@ -26,13 +26,14 @@
 
 namespace barestep {
 
-/// Writes the host's input to a step into the pinned slots.
+/// Writes the host's input to a step into the pinned slots; this one none.
 class StepInput {
  public:
   virtual ~StepInput() = default;
 
   /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
-  virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
+  virtual void fill(std::int64_t /*step*/, const Program& /*program*/,
+                    const Addresses& /*addresses*/) {}
 
   /// Throws why fill() could not write the input of `step`, if it could not. Called before the work
   /// of the step is queued.

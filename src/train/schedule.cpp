@@ -161,10 +161,9 @@ TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, s
   const std::int64_t steps = steps_of(training, spec);
   if (training.staleness >= steps) {
     fail(ExitCode::kConfiguration,
-         {.what = "--staleness",
-          .value = std::to_string(training.staleness),
-          .why = fmt::format("a run of {} would apply no gradient", counted(steps, "step")),
-          .remedy = "give fewer, or more --steps"});
+         {"--staleness", std::to_string(training.staleness),
+          fmt::format("a run of {} would apply no gradient", counted(steps, "step")),
+          "give fewer, or more --steps"});
   }
   if (!training.epochs) training.steps = steps;
   training.warmup = warmup_of(training, steps);

@@ -18,12 +18,10 @@ namespace {
 void require_whole_step(const StepSpec& spec) {
   if (!spec.input.drop_last || spec.input.train_rows == 0 || spec.epoch_rows() > 0) return;
   fail(ExitCode::kConfiguration,
-       {.what = "--drop-last",
-        .value = "",
-        .why = fmt::format("the training set has {} {}, a step takes {}",
-                           grouped(spec.input.train_rows),
-                           noun_for(spec.input.train_rows, "sample"), grouped(spec.step_rows())),
-        .remedy = "use a smaller --batch-size"});
+       {"--drop-last", "",
+        fmt::format("the training set has {} {}, a step takes {}", grouped(spec.input.train_rows),
+                    noun_for(spec.input.train_rows, "sample"), grouped(spec.step_rows())),
+        "use a smaller --batch-size"});
 }
 
 /// With workers, the delay is theirs and runs alongside the step.
@@ -69,10 +67,9 @@ void require_layer_for_each_stage(const StepSpec& spec) {
   const int layers = spec.model.layers();
   if (spec.pipeline.stages <= layers) return;
   fail(ExitCode::kConfiguration,
-       {.what = "--pipeline",
-        .value = std::to_string(spec.pipeline.stages),
-        .why = fmt::format("the model has {}, and each stage needs one", counted(layers, "layer")),
-        .remedy = fmt::format("use at most --pipeline {}", layers)});
+       {"--pipeline", std::to_string(spec.pipeline.stages),
+        fmt::format("the model has {}, and each stage needs one", counted(layers, "layer")),
+        fmt::format("use at most --pipeline {}", layers)});
 }
 
 }  // namespace

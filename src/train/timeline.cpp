@@ -1,11 +1,9 @@
 #include "train/timeline.h"
 
 #include <algorithm>
-#include <utility>
 #include <variant>
 
 #include "core/error.h"
-#include "core/index.h"
 
 namespace barestep {
 namespace {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -54,10 +53,8 @@ Fetch fetch_of(const TrainConfig& config, const Dataset* dataset) {
 [[noreturn]] void refuse_divergence(std::string_view which, double loss, const std::string& when,
                                     std::string remedy) {
   fail(ExitCode::kDiverged,
-       {.what = "training diverged",
-        .value = "",
-        .why = fmt::format("the {} is {} {}", which, not_finite_text(loss), when),
-        .remedy = std::move(remedy)});
+       {"training diverged", "", fmt::format("the {} is {} {}", which, not_finite_text(loss), when),
+        std::move(remedy)});
 }
 
 }  // namespace
@@ -123,7 +120,7 @@ class Trainer::Input final : public StepInput {
       for (std::int64_t row = 0; row < scalars->rows; ++row) {
         const std::int64_t update = (scaling_ ? scaling_->updates : update_of(batch)) + row;
         write_scalars(
-            config_.optimizer, update + 1, rate_of(update),
+            step_of(config_.optimizer), update + 1, rate_of(update),
             {addresses.at(scalars->row_slice(row, 1)), static_cast<std::size_t>(scalars->cols)});
       }
     }
@@ -279,11 +276,9 @@ void require_equal_weights(Group& ranks, Mesh mesh, const FlatWeights& weights) 
     const int first = mesh.first_on(Axis::kData);
     if (at(hashes, rank) == at(hashes, first)) continue;
     fail(ExitCode::kConfiguration,
-         {.what = "ranks differ",
-          .value = "",
-          .why = fmt::format("the weights at the start are not the same on ranks {} and {}", first,
-                             rank),
-          .remedy = "give all ranks the same build and the same kind of machine"});
+         {"ranks differ", "",
+          fmt::format("the weights at the start are not the same on ranks {} and {}", first, rank),
+          "give all ranks the same build and the same kind of machine"});
   }
 }
 
@@ -450,10 +445,8 @@ std::span<const std::byte> Trainer::finish_copy() {
   if (copies_ != nullptr) {
     copy_ends_->synchronize();
     if (!is_copied_) {
-      fail(ExitCode::kTryAgain, {.what = "copy of the state",
-                                 .value = "",
-                                 .why = "the device failed",
-                                 .remedy = "see the errors of the device"});
+      fail(ExitCode::kTryAgain,
+           {"copy of the state", "", "the device failed", "see the errors of the device"});
     }
   }
   return {runner_.addresses(0).at<std::byte>(host), static_cast<std::size_t>(host.bytes())};
@@ -719,12 +712,10 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
   constexpr float kDead = 0x1p-24F;
   if (position_.scaling->scale < kDead) {
     fail(ExitCode::kDiverged,
-         {.what = "training diverged",
-          .value = "",
-          .why = fmt::format("gradients overflow at any loss scale; it is {} after step {}",
-                             position_.scaling->scale, batch.number),
-          .remedy = remedy(
-              fmt::format("{}, or --precision bf16", divergence_remedy(config_.optimizer)))});
+         {"training diverged", "",
+          fmt::format("gradients overflow at any loss scale; it is {} after step {}",
+                      position_.scaling->scale, batch.number),
+          remedy(fmt::format("{}, or --precision bf16", divergence_remedy(config_.optimizer)))});
   }
   return ScalingReport{.used = used, .next = position_.scaling->scale, .skipped = skipped};
 }

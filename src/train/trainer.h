@@ -64,8 +64,8 @@ struct UpdateTimes {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  virtual void on_step(const StepReport& report) = 0;
-  virtual void on_evaluation(const EvaluationReport& report) = 0;
+  virtual void on_step(const StepReport& /*report*/) {}
+  virtual void on_evaluation(const EvaluationReport& /*report*/) {}
 
   /// Called once where programs try both ways to update, with the same times on every rank. The
   /// receiver settles the programs.

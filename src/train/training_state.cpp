@@ -262,10 +262,8 @@ void require_state(const TrainingState& state, const StepPrograms& programs,
     }
   }
   if (found.empty()) return;
-  fail(ExitCode::kBadData, {.what = "checkpoint",
-                            .value = path.string(),
-                            .why = text_of_differences(found),
-                            .remedy = "resume from a checkpoint of this run"});
+  fail(ExitCode::kBadData, {"checkpoint", path.string(), text_of_differences(found),
+                            "resume from a checkpoint of this run"});
 }
 
 }  // namespace barestep

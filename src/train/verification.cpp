@@ -12,7 +12,6 @@
 
 #include "core/error.h"
 #include "core/index.h"
-#include "core/input_file.h"
 #include "core/units.h"
 #include "train/training_state.h"
 
@@ -29,8 +28,7 @@ struct FirstDifference {
 
 void require_flip(const Flip& flip, const StepPrograms& programs, std::int64_t steps) {
   const auto refuse = [&](const std::string& why, const std::string& remedy) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--flip", .value = text_of(flip), .why = why, .remedy = remedy});
+    fail(ExitCode::kConfiguration, {"--flip", text_of(flip), why, remedy});
   };
   if (flip.step >= steps) {
     refuse(fmt::format("the run has the steps 0 to {}", steps - 1), "give one of them");
@@ -220,10 +218,7 @@ std::string Verification::on(std::int64_t rank) const {
 }
 
 void Verification::refuse(const std::string& where, const std::string& why) const {
-  fail(ExitCode::kCorrupted, {.what = fmt::format("step {}{}", batch_.number, where),
-                              .value = "",
-                              .why = why,
-                              .remedy = ""});
+  fail(ExitCode::kCorrupted, {fmt::format("step {}{}", batch_.number, where), "", why});
 }
 
 void Verification::compare_runs() const {

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <exception>
 #include <numeric>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -88,11 +86,10 @@ void require_finite_weights(const std::filesystem::path& path, const TensorForm&
                             std::span<const float> values) {
   const auto bad = first_bad_weight(values);
   if (!bad) return;
-  fail(ExitCode::kBadData, {.what = "weights",
-                            .value = path.string(),
-                            .why = fmt::format("{}[{}] is {}", tensor.name,
-                                               place_of(bad->index, tensor.shape), bad->text),
-                            .remedy = "load weights of a training run that did not diverge"});
+  fail(ExitCode::kBadData,
+       {"weights", path.string(),
+        fmt::format("{}[{}] is {}", tensor.name, place_of(bad->index, tensor.shape), bad->text),
+        "load weights of a training run that did not diverge"});
 }
 
 void require_finite_result(const std::filesystem::path& path, const Parameter& parameter,
@@ -100,10 +97,9 @@ void require_finite_result(const std::filesystem::path& path, const Parameter& p
   const auto bad = first_bad_weight(values);
   if (!bad) return;
   fail(ExitCode::kDiverged,
-       {.what = "weights",
-        .value = path.string(),
-        .why = fmt::format("{} holds {}, so they are not saved", parameter.name, bad->text),
-        .remedy = "training diverged in its last step: use a smaller --lr"});
+       {"weights", path.string(),
+        fmt::format("{} holds {}, so they are not saved", parameter.name, bad->text),
+        "training diverged in its last step: use a smaller --lr"});
 }
 
 std::vector<ParameterId> order_in_file(const std::vector<TensorForm>& forms) {
@@ -189,11 +185,9 @@ LoadedWeights load_weights(const std::filesystem::path& path, const Parameters& 
       forms_of(parameters, loaded.prefix, loaded.own_prefix.size());
   const std::vector<std::string> found = differences(forms, file);
   if (!found.empty()) {
-    fail(ExitCode::kBadData,
-         {.what = "weights",
-          .value = path.string(),
-          .why = "the weights are not this model's: " + text_of_differences(found),
-          .remedy = "give the options the file was saved with"});
+    fail(ExitCode::kBadData, {"weights", path.string(),
+                              "the weights are not this model's: " + text_of_differences(found),
+                              "give the options the file was saved with"});
   }
   for (ParameterId id = 0; id < parameters.count(); ++id) {
     const std::span<const float> values = file.f32(at(forms, id).name);

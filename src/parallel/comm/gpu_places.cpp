@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
-#include <span>
 #include <string_view>
 
 #include "core/error.h"
@@ -97,10 +96,8 @@ bool joins_by_nccl(TransportKind requested, std::span<const RankGpu> ranks) {
 void require_nccl_joins(std::span<const RankGpu> ranks) {
   const std::string why = why_nccl_cannot_join(ranks);
   if (why.empty()) return;
-  fail(ExitCode::kConfiguration, {.what = "--transport",
-                                  .value = "nccl",
-                                  .why = why,
-                                  .remedy = "use mpi or auto, or start a rank for each GPU"});
+  fail(ExitCode::kConfiguration,
+       {"--transport", "nccl", why, "use mpi or auto, or start a rank for each GPU"});
 }
 
 std::string why_gpus_are_not_shared(int nccl_version, const char* variable) {

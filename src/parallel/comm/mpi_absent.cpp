@@ -12,10 +12,8 @@ bool has_mpi() {
 
 MpiRank join_mpi(FlightRecord* /*record*/) {
   require_joined(launched_rank(), 0);
-  fail(ExitCode::kConfiguration, {.what = "transport",
-                                  .value = "mpi",
-                                  .why = "this build has no MPI",
-                                  .remedy = "configure with -DBARESTEP_MPI=ON"});
+  fail(ExitCode::kConfiguration,
+       {"transport", "mpi", "this build has no MPI", "configure with -DBARESTEP_MPI=ON"});
 }
 
 void end_all_ranks(ExitCode code) noexcept {

@@ -12,7 +12,6 @@
 #include <exception>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <thread>
 #include <type_traits>
@@ -35,10 +34,8 @@ void must(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
-  fail(ExitCode::kTryAgain, {.what = "MPI call",
-                             .value = call,
-                             .why = std::string(text, static_cast<std::size_t>(length)),
-                             .remedy = "see the errors of the other ranks"});
+  fail(ExitCode::kTryAgain, {"MPI call", call, std::string(text, static_cast<std::size_t>(length)),
+                             "see the errors of the other ranks"});
 }
 
 /// MPI reports a message that is too long, but not one that is too short.
@@ -46,10 +43,10 @@ void require_all_received(const MPI_Status& status, int peer, int bytes) {
   int received = 0;
   must(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
   if (received == bytes) return;
-  fail(ExitCode::kTryAgain, {.what = fmt::format("message from rank {}", peer),
-                             .value = fmt::format("{} bytes", received),
-                             .why = fmt::format("{} were expected", bytes),
-                             .remedy = "start every rank with the same program and options"});
+  fail(ExitCode::kTryAgain,
+       {fmt::format("message from rank {}", peer), fmt::format("{} bytes", received),
+        fmt::format("{} were expected", bytes),
+        "start every rank with the same program and options"});
 }
 
 /// One call per piece of at most kPieceNumbers, since MPI's counts are ints.
@@ -112,9 +109,8 @@ class Mpi {
     must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (provided < MPI_THREAD_MULTIPLE) {
-      fail(ExitCode::kConfiguration, {.what = "MPI",
-                                      .why = "does not allow calls from several threads",
-                                      .remedy = "use an MPI built with MPI_THREAD_MULTIPLE"});
+      fail(ExitCode::kConfiguration, {"MPI", "", "does not allow calls from several threads",
+                                      "use an MPI built with MPI_THREAD_MULTIPLE"});
     }
   }
   /// During stack unwinding, other ranks may be inside a collective that this one will never join,

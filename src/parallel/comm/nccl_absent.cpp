@@ -18,17 +18,13 @@ int nccl_version_code() {
 
 std::unique_ptr<Transport> join_nccl(Group& /*ranks*/, Device& /*device*/,
                                      FlightRecord* /*record*/) {
-  fail(ExitCode::kConfiguration, {.what = "--transport",
-                                  .value = "nccl",
-                                  .why = "this build has no NCCL",
-                                  .remedy = "use mpi, or configure with -DBARESTEP_NCCL=ON"});
+  fail(ExitCode::kConfiguration, {"--transport", "nccl", "this build has no NCCL",
+                                  "use mpi, or configure with -DBARESTEP_NCCL=ON"});
 }
 
 std::unique_ptr<Transport> join_devices_by_nccl(const std::vector<int>& /*ordinals*/) {
-  fail(ExitCode::kConfiguration, {.what = "NCCL",
-                                  .value = "",
-                                  .why = "this build has none",
-                                  .remedy = "configure with -DBARESTEP_NCCL=ON"});
+  fail(ExitCode::kConfiguration,
+       {"NCCL", "", "this build has none", "configure with -DBARESTEP_NCCL=ON"});
 }
 
 }  // namespace barestep

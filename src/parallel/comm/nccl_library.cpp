@@ -29,11 +29,10 @@ void* function_of_nccl(const char* name) {
   void* const function = library == nullptr ? nullptr : function_of(library, name);
   if (function != nullptr) return function;
   fail(ExitCode::kConfiguration,
-       {.what = "NCCL",
-        .value = "",
-        .why = library == nullptr ? why : fmt::format("the library that was found has no {}", name),
-        .remedy = "install libnccl2, name its folder in LD_LIBRARY_PATH, or use --transport mpi or "
-                  "peer"});
+       {"NCCL", "",
+        library == nullptr ? why : fmt::format("the library that was found has no {}", name),
+        "install libnccl2, name its folder in LD_LIBRARY_PATH, or use --transport mpi or "
+        "peer"});
 }
 
 template <auto* kDeclared, class... Arguments>

@@ -6,11 +6,9 @@
 #include <array>
 #include <exception>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
-#include <string>
 #include <utility>
 #include <variant>
 
@@ -32,10 +30,8 @@ ncclDataType_t nccl_type_of(DType dtype) {
   std::string why = ncclGetErrorString(result);
   const char* const detail = comm == nullptr ? nullptr : ncclGetLastError(comm);
   if (detail != nullptr && *detail != '\0') why += std::string(": ") + detail;
-  fail(ExitCode::kTryAgain, {.what = "NCCL call",
-                             .value = call,
-                             .why = why,
-                             .remedy = "run with NCCL_DEBUG=WARN, or use --transport mpi"});
+  fail(ExitCode::kTryAgain,
+       {"NCCL call", call, why, "run with NCCL_DEBUG=WARN, or use --transport mpi"});
 }
 
 /// Records in a flight record which of the queued collectives the GPU has reached. Any thread may
@@ -310,11 +306,8 @@ namespace {
 
 void must(ncclResult_t result, const char* call) {
   if (result == ncclSuccess) return;
-  fail(ExitCode::kTryAgain,
-       {.what = "NCCL call",
-        .value = call,
-        .why = ncclGetErrorString(result),
-        .remedy = "run with NCCL_DEBUG=WARN, or build with BARESTEP_NCCL=OFF"});
+  fail(ExitCode::kTryAgain, {"NCCL call", call, ncclGetErrorString(result),
+                             "run with NCCL_DEBUG=WARN, or build with BARESTEP_NCCL=OFF"});
 }
 
 class NcclDevices final : public Transport {

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <limits>
-#include <mutex>
 #include <variant>
 #include <vector>
 
@@ -241,10 +240,7 @@ class RankInGroup final : public ThreadRank {
 
   static void must(bool met) {
     if (!met) {
-      fail(ExitCode::kTryAgain, {.what = "ranks",
-                                 .value = "",
-                                 .why = "another rank failed",
-                                 .remedy = "see that rank's error"});
+      fail(ExitCode::kTryAgain, {"ranks", "", "another rank failed", "see that rank's error"});
     }
   }
 

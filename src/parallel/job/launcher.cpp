@@ -111,11 +111,10 @@ void require_joined(const std::optional<LaunchedRank>& launched, int joined) {
   }
   if (joined == 0) remedy = "configure with -DBARESTEP_MPI=ON";
   fail(ExitCode::kConfiguration,
-       {.what = "ranks",
-        .value = "",
-        .why = fmt::format("{} started {} copies that do not see each other{}", launched->launcher,
-                           launched->ranks, joined == 0 ? ", as this build has no MPI" : ""),
-        .remedy = remedy});
+       {"ranks", "",
+        fmt::format("{} started {} copies that do not see each other{}", launched->launcher,
+                    launched->ranks, joined == 0 ? ", as this build has no MPI" : ""),
+        remedy});
 }
 
 std::string note_of_copies(const std::optional<LaunchedRank>& launched) {

@@ -10,9 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/host.h"
@@ -143,10 +141,10 @@ void Watchdog::check_for_dead_ranks() {
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
     if (!is_gone(record, mine) || record.has_left) continue;
-    return report({.what = fmt::format("{} on {}", name_of_rank(record.rank.load()), host_name()),
-                   .value = fmt::format("process {}", record.process.load()),
-                   .why = fmt::format("died during {}", record.state()),
-                   .remedy = "see its output and the system log, then run again"});
+    return report({fmt::format("{} on {}", name_of_rank(record.rank.load()), host_name()),
+                   fmt::format("process {}", record.process.load()),
+                   fmt::format("died during {}", record.state()),
+                   "see its output and the system log, then run again"});
   }
 }
 
@@ -166,27 +164,23 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
   const auto waiting = waiting_in(mine);
   const double age_s = now_s() - begin_of(entry);
   if (const auto absent = absent_rank()) {
-    return {.what = fmt::format("{} on {}", name_of_rank(*absent), host_name()),
-            .why = fmt::format(
-                "has not reached the start of MPI, and {} has waited for it for {:.1f} s",
-                name_of_rank(mine.rank.load()), age_s),
-            .remedy = "find out what delays it, or give a larger --timeout"};
+    return {fmt::format("{} on {}", name_of_rank(*absent), host_name()), "",
+            fmt::format("has not reached the start of MPI, and {} has waited for it for {:.1f} s",
+                        name_of_rank(mine.rank.load()), age_s),
+            "find out what delays it, or give a larger --timeout"};
   }
   if (!waiting) {
-    return {.what = own_name(),
-            .value = entry.text(),
-            .why = fmt::format("not done after {:.1f} s", age_s),
-            .remedy = "find out what delays it, or give a larger --timeout"};
+    return {own_name(), entry.text(), fmt::format("not done after {:.1f} s", age_s),
+            "find out what delays it, or give a larger --timeout"};
   }
   const auto late = late_ranks();
   const auto to_blame = std::ranges::find_if(late, [](const FlightRecord* record) {
     return stopped_for_s(*record) > 0 || !waiting_in(*record);
   });
   if (to_blame == late.end()) {
-    return {.what = own_name(),
-            .value = entry.text(),
-            .why = fmt::format("not done after {:.1f} s{}", age_s, text_of_late()),
-            .remedy = "find out what delays the late ranks, or give a larger --timeout"};
+    return {own_name(), entry.text(),
+            fmt::format("not done after {:.1f} s{}", age_s, text_of_late()),
+            "find out what delays the late ranks, or give a larger --timeout"};
   }
   const FlightRecord& blamed = **to_blame;
   const auto phase = blamed.open(Track::kPhase);
@@ -194,12 +188,10 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
   const std::string how = stopped_s > 0 ? fmt::format("has been stopped for {:.1f} s", stopped_s)
                                         : fmt::format("is not done after {:.1f} s",
                                                       phase ? now_s() - phase->begin_s : age_s);
-  return {
-      .what = fmt::format("{} on {}", name_of_rank(blamed.rank.load()), host_name()),
-      .value = blamed.state(),
-      .why = fmt::format("process {} {}, and {} waits for it in {}{}", blamed.process.load(), how,
-                         name_of_rank(mine.rank.load()), waiting->text(), text_of_late(&blamed)),
-      .remedy = "find out what delays it, or give a larger --timeout"};
+  return {fmt::format("{} on {}", name_of_rank(blamed.rank.load()), host_name()), blamed.state(),
+          fmt::format("process {} {}, and {} waits for it in {}{}", blamed.process.load(), how,
+                      name_of_rank(mine.rank.load()), waiting->text(), text_of_late(&blamed)),
+          "find out what delays it, or give a larger --timeout"};
 }
 
 void Watchdog::check_transport() {
@@ -207,10 +199,8 @@ void Watchdog::check_transport() {
   if (why.empty()) return;
   if (failed_since_s_ == 0) failed_since_s_ = now_s();
   if (now_s() - failed_since_s_ < kOwnReportSeconds) return;
-  report({.what = own_name(),
-          .value = board_.mine().state(),
-          .why = why + text_of_late(),
-          .remedy = "see the errors of the other ranks"});
+  report({own_name(), board_.mine().state(), why + text_of_late(),
+          "see the errors of the other ranks"});
 }
 
 /// The only sign of a rank that died on another host is that the launcher ends the rest, to which
@@ -228,12 +218,10 @@ void Watchdog::check_launcher() {
   if (now_s() - entry->begin_s < kLongerThanEver * board_.mine().longest_wait_s()) return;
   const auto phase = board_.mine().open(Track::kPhase);
   const bool is_first = phase && phase->activity == Activity::kStep && phase->step == 0;
-  report({.what = own_name(),
-          .value = entry->text(),
-          .why = fmt::format(
-              "the launcher is ending the job while this process waits for other ranks{}",
-              is_first ? ", before the first step is done, so nothing is saved" : ""),
-          .remedy = "see the output of the other hosts, then run again"});
+  report({own_name(), entry->text(),
+          fmt::format("the launcher is ending the job while this process waits for other ranks{}",
+                      is_first ? ", before the first step is done, so nothing is saved" : ""),
+          "see the output of the other hosts, then run again"});
 }
 
 /// While MPI starts, the first rank of this host that has no place on the board.
@@ -257,9 +245,9 @@ void Watchdog::check_for_absent_ranks() {
   if (requested_s == 0 || now_s() - requested_s < kLateStartSeconds) return;
   const auto absent = absent_rank();
   if (!absent) return;
-  report({.what = fmt::format("{} on {}", name_of_rank(*absent), host_name()),
-          .why = "never reached the start of MPI, and the launcher is ending the job",
-          .remedy = "see its output and the system log, then run again"});
+  report({fmt::format("{} on {}", name_of_rank(*absent), host_name()), "",
+          "never reached the start of MPI, and the launcher is ending the job",
+          "see its output and the system log, then run again"});
 }
 
 void Watchdog::end_after_other_report() {

@@ -97,10 +97,8 @@ void check_all_ranks(const TrainConfig& config, DeviceKind kind, const Dataset* 
     }
     const std::string why = check_ranks(together);
     if (!why.empty()) {
-      fail(ExitCode::kBug, {.what = "the ranks' programs",
-                            .value = together.front().program.name(),
-                            .why = why,
-                            .remedy = "this is a bug, please report it"});
+      fail(ExitCode::kBug, {"the ranks' programs", together.front().program.name(), why,
+                            "this is a bug, please report it"});
     }
   }
 }
