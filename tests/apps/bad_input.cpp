@@ -1,15 +1,7 @@
 #include "apps/bad_input.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <fstream>
-#include <iterator>
-#include <sstream>
-#include <utility>
-
 #include "support/pattern.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -72,7 +64,7 @@ void expect_refused(const std::vector<BadInput>& cases, const std::filesystem::p
     const std::string line = bad.program + ": error: " + bad.line + "\n";
     if (bad.ranks == 1) EXPECT_EQ(result.err, line);
     if (bad.ranks > 1) {
-      EXPECT_THAT(result.err, ::testing::StartsWith(line));
+      EXPECT_THAT(result.err, StartsWith(line));
       EXPECT_EQ(all_matches(result.err, bad.program + ": error:").size(), 1U) << result.err;
     }
     // A loss that diverges and a disk that is full show only after some steps.

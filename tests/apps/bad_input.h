@@ -1,14 +1,10 @@
 // Bad input to the programs, and the error lines that it ends in.
 #pragma once
 
-#include <filesystem>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "core/config.h"
 #include "support/arguments.h"
 #include "support/process.h"
+#include "support/testing.h"
 
 namespace barestep {
 

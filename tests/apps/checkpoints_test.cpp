@@ -1,30 +1,15 @@
 // Runs that are interrupted and resumed by typed commands: losses, weights and metrics are the same
 // as those of an uninterrupted run.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
 #include <signal.h>
-
-#include <cstdlib>
-#include <random>
-#include <sstream>
 
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/near.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::ElementsAre;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-using testing::UnorderedElementsAre;
 
 const Arguments kRandomRun = words("--dim 16 --depth 2 --device cpu --threads 1 --batch-size 8");
 /// Epochs of four steps, the last one smaller, and evaluations.
@@ -76,7 +61,7 @@ TEST_F(CheckpointedRuns, GoOnToTheBit) {
     succeeded(single(whole + words("--save whole --metrics of_whole")));
     const Arguments resumes = words("--checkpoint checkpoints --resume --metrics metrics");
     const auto first = single(part + resumes);
-    ASSERT_THAT(first.exit_code, testing::AnyOf(0, 75)) << first.err;
+    ASSERT_THAT(first.exit_code, AnyOf(0, 75)) << first.err;
     const auto rest = succeeded(single(whole + resumes + Arguments{"--save", "rest"}));
     EXPECT_THAT(rest.err, StartsWith("mlp_single: note: resumes from 'checkpoints/step-0000000"));
     EXPECT_THAT(rest.err, Not(HasSubstr("rounding")));
@@ -162,9 +147,8 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
   data.back() = static_cast<char>(data.back() ^ 1);
   write_file(folder() / "x.idx", data);
   const auto other = single(kFourEpochs + Arguments{"--checkpoint", "f", "--resume"});
-  EXPECT_EQ(other.exit_code, 78);
-  EXPECT_THAT(other.err,
-              AllOf(HasSubstr("is of another run: data is "), HasSubstr(" here; give ")));
+  EXPECT_THAT(
+      other, Fails(78, AllOf(HasSubstr("is of another run: data is "), HasSubstr(" here; give "))));
 }
 
 TEST_F(CheckpointedRuns, TakeNoOtherRunsPlace) {
@@ -192,10 +176,10 @@ TEST_F(CheckpointedRuns, TakeOptionsThatChangeNoNumber) {
 TEST_F(CheckpointedRuns, EndInTimeWithAWholeCheckpoint) {
   const auto result =
       single(kRandomRun + steps(100'000'000) + words("--checkpoint c --time-limit 0.3s"));
-  EXPECT_EQ(result.exit_code, 75);
-  EXPECT_THAT(result.err, AllOf(StartsWith("mlp_single: note: the time limit is reached, ended "
-                                           "after step "),
-                                HasSubstr(" and wrote 'c/step-"), EndsWith(".safetensors'\n")));
+  EXPECT_THAT(result,
+              Fails(75, AllOf(StartsWith("mlp_single: note: the time limit is reached, ended "
+                                         "after step "),
+                              HasSubstr(" and wrote 'c/step-"), EndsWith(".safetensors'\n"))));
   EXPECT_EQ(names("c").size(), 1U);
 }
 
@@ -343,8 +327,7 @@ TEST_F(CheckpointedRuns, GiveNoWeightsOfADamagedFile) {
     write_file(folder() / "d", file);
     for (const Arguments& command : {kFourEpochs, kFiles + Arguments{"--evaluate-only"}}) {
       const auto result = single(command + Arguments{"--load", "d"});
-      EXPECT_EQ(result.exit_code, 65);
-      EXPECT_THAT(result.err, ContainsRegex(damaged));
+      EXPECT_THAT(result, Fails(65, ContainsRegex(damaged)));
     }
   }
 }
@@ -391,8 +374,7 @@ TEST_F(CheckpointedRuns, AreNotWrittenOfWeightsThatAreNoNumbers) {
   const auto result =
       single(kRandomRun + steps(1) +
              words("--optimizer adamw --lr 1e38 --weight-decay 1e38 --checkpoint c"));
-  EXPECT_EQ(result.exit_code, 76) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("error: checkpoint 'c': net.0.weight holds "));
+  EXPECT_THAT(result, Fails(76, HasSubstr("error: checkpoint 'c': net.0.weight holds ")));
   EXPECT_TRUE(names("c").empty());
 }
 
@@ -401,9 +383,9 @@ TEST_F(CheckpointedRuns, ThatDivergeAtOnceNameNoLossBefore) {
       kRandomRun + Arguments{"--optimizer", "sgd", "--lr", "1e30", "--checkpoint", "c", "--resume"};
   succeeded(single(run + steps(1)));
   const auto resumed = single(run + steps(2));
-  EXPECT_EQ(resumed.exit_code, 76);
-  EXPECT_THAT(resumed.err, ContainsRegex("training diverged: the loss is (inf|nan) at step 1; use "
-                                         "a smaller --lr"));
+  EXPECT_THAT(resumed,
+              Fails(76, ContainsRegex("training diverged: the loss is (inf|nan) at step 1; use "
+                                      "a smaller --lr")));
 }
 
 TEST_F(CheckpointedRuns, ShareAFolderWithNoOtherRun) {
@@ -413,10 +395,10 @@ TEST_F(CheckpointedRuns, ShareAFolderWithNoOtherRun) {
                 "bash", MLP_SINGLE} +
           kRandomRun + steps(1) + Arguments{"--checkpoint", "c"},
       {.working_directory = folder()});
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("error: --checkpoint 'c': "),
-                                HasSubstr(" writes into this folder; wait until it ends, or name "
-                                          "another folder\n")));
+  EXPECT_THAT(result,
+              Fails(75, AllOf(HasSubstr("error: --checkpoint 'c': "),
+                              HasSubstr(" writes into this folder; wait until it ends, or name "
+                                        "another folder\n"))));
 }
 
 TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
@@ -466,9 +448,8 @@ TEST_F(CheckpointedRuns, OutliveAClosedTerminal) {
   std::filesystem::remove(folder() / "out");
   const auto ended =
       closed_during("--default-signal=HUP", slow + words("100 --checkpoint c --save w"));
-  EXPECT_EQ(ended.exit_code, 75) << ended.err;
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("asked to stop, ended after step "),
-                               HasSubstr(" and wrote 'w' and 'c/step-")));
+  EXPECT_THAT(ended, Fails(75, AllOf(HasSubstr("asked to stop, ended after step "),
+                                     HasSubstr(" and wrote 'w' and 'c/step-"))));
 }
 
 /// With such a large learning rate, the test loss grows immediately.
@@ -486,7 +467,7 @@ TEST_F(CheckpointedRuns, EndEarlyWhereAnUndisturbedOneDoes) {
     ASSERT_LT(starts, 300);
     const auto part = single(command + resumes + Arguments{"--time-limit", "0.001s"});
     code = part.exit_code;
-    ASSERT_THAT(code, testing::AnyOf(0, 75)) << part.err;
+    ASSERT_THAT(code, AnyOf(0, 75)) << part.err;
   }
   EXPECT_GT(starts, 2);
   EXPECT_EQ(text("rest"), text("whole"));
@@ -501,9 +482,9 @@ TEST_F(CheckpointedRuns, DoNotStartAnewWhereNoCheckpointIsWhole) {
   succeeded(single(command));
   std::filesystem::resize_file(folder() / "c/step-000000004.safetensors", 1000);
   const auto result = single(command);
-  EXPECT_EQ(result.exit_code, 65);
-  EXPECT_THAT(result.err,
-              StartsWith("mlp_single: note: checkpoint 'c/step-000000004.safetensors': "));
+  EXPECT_THAT(
+      result,
+      Fails(65, StartsWith("mlp_single: note: checkpoint 'c/step-000000004.safetensors': ")));
   EXPECT_THAT(
       result.err,
       EndsWith(
@@ -534,8 +515,8 @@ TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
                                      "': tensor '[a-z_.0-9]+' is not what was written; resume from "
                                      "another one\n"));
   const auto weights = run({MLP_LAB}, {"checkpoint", "weights"});
-  EXPECT_EQ(weights.exit_code, 65);
-  EXPECT_THAT(weights.err, HasSubstr("'weights': is a safetensors file, but not a checkpoint; "));
+  EXPECT_THAT(weights,
+              Fails(65, HasSubstr("'weights': is a safetensors file, but not a checkpoint; ")));
 }
 
 TEST_F(CheckpointedRuns, OfATransformerAreToldInGroupsToo) {

@@ -1,17 +1,7 @@
 // The real mlp_single, as a user runs it.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <map>
-#include <set>
-#include <sstream>
 
 #include "apps/bad_input.h"
 #include "apps/every_option.h"
@@ -21,14 +11,10 @@
 #include "support/pattern.h"
 #include "support/program_test.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 const std::string kProgram = MLP_SINGLE;
 // With plain loops, because starting oneDNN takes longer than such a run. The peaks are those of
@@ -93,8 +79,7 @@ TEST_F(OtherUser, MayStartTooFewThreadsWhichIsOneLine) {
       const auto result = as_other_user(fmt::format("ulimit -u {}", processes), command);
       if (result.exit_code == 0) continue;
       ++refused;
-      EXPECT_EQ(result.exit_code, 71);
-      EXPECT_THAT(result.err, ::testing::MatchesRegex("mlp_[a-z]+: error: threads[^\n]*\n"));
+      EXPECT_THAT(result, Fails(71, MatchesRegex("mlp_[a-z]+: error: threads[^\n]*\n")));
     }
   }
   EXPECT_GT(refused, 10);
@@ -150,15 +135,15 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   const auto result =
       succeeded(run_here(files + words("--evaluate-only --load w --batch-size 1,3 --metrics m")));
   EXPECT_THAT(result.out, HasSubstr("w of 4 samples, features / 255\nBatch size "));
-  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
+  EXPECT_THAT(result.out, ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
   const std::string records = text("m");
   EXPECT_EQ(std::ranges::count(records, '\n'), 1 + (4 + 1) + (2 + 1) + 1) << "lost time is last";
   EXPECT_THAT(records, StartsWith("{\"configuration\":{\"block\":\"mlp\",\"layers\":[4,3],"));
   EXPECT_THAT(records, HasSubstr("\"batch-size\":[1,3]"));
   EXPECT_THAT(records, HasSubstr(R"({"batch_size":3,"batch":1,"samples":1,"latency_s":)"));
-  EXPECT_THAT(records, ::testing::ContainsRegex(
-                           R"(\{"evaluation":\{"precision":"fp32","batch_size":3,"samples":4,)"
-                           R"("loss":[0-9.]+,"weight_bytes":[0-9]+,"accuracy":[0-9.]+\}\})"));
+  EXPECT_THAT(records,
+              ContainsRegex(R"(\{"evaluation":\{"precision":"fp32","batch_size":3,"samples":4,)"
+                            R"("loss":[0-9.]+,"weight_bytes":[0-9]+,"accuracy":[0-9.]+\}\})"));
 }
 
 TEST_F(MlpSingle, SaysOnceWhichClassesOfTheTestSetTrainingNeverSees) {
@@ -344,8 +329,7 @@ TEST_F(MlpSingle, RefusesAConfigFileItMayNotRead) {
   std::filesystem::permissions(path, std::filesystem::perms::none);
   if (std::ifstream(path).is_open()) GTEST_SKIP() << "this user may read everything";
   const auto result = mlp_single({"--config", path.string()});
-  EXPECT_EQ(result.exit_code, 66);
-  EXPECT_THAT(result.err, HasSubstr("Permission denied"));
+  EXPECT_THAT(result, Fails(66, HasSubstr("Permission denied")));
 }
 }  // namespace
 }  // namespace barestep

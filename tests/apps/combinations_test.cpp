@@ -1,21 +1,5 @@
 // Every pair of the options of mlp_ddp: the ranks train the same model as a single rank, or the run
 // is refused. Ranks are threads of this process.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <map>
-#include <optional>
-#include <set>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "command_line.h"
 #include "core/error.h"
@@ -27,6 +11,7 @@
 #include "support/npy_bytes.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -528,7 +513,7 @@ TEST_F(Combinations, AreRefusedInOneLineOrElseTrain) {
     const std::vector<std::string> lines = reasons(typed({command}));
     const std::optional<std::string> line = refused(parsed(command));
     EXPECT_EQ(line.has_value(), !lines.empty()) << line.value_or("");
-    if (line) EXPECT_THAT(lines, testing::Contains(*line));
+    if (line) EXPECT_THAT(lines, Contains(*line));
   }
 }
 
@@ -552,7 +537,7 @@ TEST(CoveringSet, HasEveryPairOfOptionsButThoseRefused) {
   const CoveringSet set = cover_pairs(options(), may_meet);
   for (const Case& levels : set.cases) {
     for (std::size_t a = 0; a < levels.size(); ++a) {
-      EXPECT_THAT(options()[a], testing::Contains(levels[a]));
+      EXPECT_THAT(options()[a], Contains(levels[a]));
       for (std::size_t b = a + 1; b < levels.size(); ++b) {
         EXPECT_TRUE(may_meet(levels[a], levels[b])) << levels[a] << " and " << levels[b];
       }
@@ -572,12 +557,11 @@ TEST(CoveringSet, TellsThePairsThatNoCaseCanHave) {
   };
   const CoveringSet set = cover_pairs({{"a", "b"}, {"c", "d"}, {"e", "f"}}, may_meet);
   // a leaves only f of the last factor, and f is not allowed with c.
-  EXPECT_THAT(set.impossible, testing::ElementsAre(testing::Pair("a", "c"), testing::Pair("a", "e"),
-                                                   testing::Pair("c", "f")));
-  EXPECT_THAT(set.cases, testing::UnorderedElementsAre(testing::ElementsAre("a", "d", "f"),
-                                                       testing::ElementsAre("b", "c", "e"),
-                                                       testing::ElementsAre("b", "d", "e"),
-                                                       testing::ElementsAre("b", "d", "f")));
+  EXPECT_THAT(set.impossible, ElementsAre(testing::Pair("a", "c"), testing::Pair("a", "e"),
+                                          testing::Pair("c", "f")));
+  EXPECT_THAT(set.cases,
+              UnorderedElementsAre(ElementsAre("a", "d", "f"), ElementsAre("b", "c", "e"),
+                                   ElementsAre("b", "d", "e"), ElementsAre("b", "d", "f")));
 }
 
 }  // namespace

@@ -1,12 +1,9 @@
 #include "command_line.h"
 
-#include <gtest/gtest.h>
-
-#include <sstream>
-
 #include "core/config.h"
 #include "options/options.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

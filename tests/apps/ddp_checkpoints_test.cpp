@@ -1,21 +1,14 @@
 // Jobs of several ranks that are interrupted and resumed, on the same ranks and on others.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
 
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/near.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 const Arguments kJob = words("--dim 16 --depth 2 --gemm reference");
 const Arguments kResumes = words("--checkpoint c --resume --metrics m");
@@ -68,10 +61,10 @@ TEST_F(CheckpointedJobs, GoOnWithStreamsOfTheirOwnOnAsManyRanksOnly) {
   succeeded(ddp(2, job + job_steps(6) + kResumes + Arguments{"--save", "rest"}));
   EXPECT_EQ(text("rest"), text("w"));
   const auto other = ddp(3, job + job_steps(9) + kResumes);
-  EXPECT_EQ(other.exit_code, 78);
-  EXPECT_THAT(other.err, StartsWith("mlp_ddp: error: checkpoint 'c/step-000000006.safetensors': is "
-                                    "of another run: the number of ranks is 2 in the checkpoint "
-                                    "and 3 here; "));
+  EXPECT_THAT(other,
+              Fails(78, StartsWith("mlp_ddp: error: checkpoint 'c/step-000000006.safetensors': is "
+                                   "of another run: the number of ranks is 2 in the checkpoint "
+                                   "and 3 here; ")));
 }
 
 /// Weights that ranks trained apart depend on how many ranks there are, and on when they are
@@ -87,14 +80,14 @@ TEST_F(CheckpointedJobs, OfLocalSgdGoOnWhereTheirRanksAverage) {
   std::filesystem::remove_all(folder() / "c");
   succeeded(ddp(2, job + job_steps(10) + kResumes));
   const auto longer = ddp(2, job + job_steps(12) + kResumes);
-  EXPECT_EQ(longer.exit_code, 78);
   EXPECT_THAT(
-      longer.err,
-      StartsWith(
-          "mlp_ddp: error: --steps '12': the checkpoint 'c/step-000000010.safetensors' is at "
-          "step 10, where a shorter run ended and ranks averaged their weights; this one "
-          "does so every 4 steps; give as many as before, or start a new run from its "
-          "weights with --load\n"));
+      longer,
+      Fails(78,
+            StartsWith(
+                "mlp_ddp: error: --steps '12': the checkpoint 'c/step-000000010.safetensors' is at "
+                "step 10, where a shorter run ended and ranks averaged their weights; this one "
+                "does so every 4 steps; give as many as before, or start a new run from its "
+                "weights with --load\n")));
   succeeded(ddp(2, job + job_steps(10) + kResumes));
 }
 
@@ -151,14 +144,14 @@ TEST_F(CheckpointedJobs, GoOnOnlyWhereAnEpochHasTheSameSamples) {
     std::filesystem::remove_all(folder() / "c");
     succeeded(launch(4, job + kResumes));
     const auto other = launch(1, job + kResumes);
-    EXPECT_EQ(other.exit_code, 78);
-    EXPECT_THAT(other.err,
-                StartsWith(fmt::format(
-                    "mlp_ddp: error: checkpoint 'c/step-000000004.safetensors': is of "
-                    "another run: an epoch is 30 samples padded to 32 in the checkpoint and "
-                    "{} here; give the options of that run, or start a new one from its "
-                    "weights with --load\n",
-                    here)));
+    EXPECT_THAT(
+        other,
+        Fails(78, StartsWith(fmt::format(
+                      "mlp_ddp: error: checkpoint 'c/step-000000004.safetensors': is of "
+                      "another run: an epoch is 30 samples padded to 32 in the checkpoint and "
+                      "{} here; give the options of that run, or start a new one from its "
+                      "weights with --load\n",
+                      here))));
   };
   for (const char* const scheme : {"ddp", "zero1", "zero3"}) {
     expect_refused(file_job("8", "1") + Arguments{"--scheme", scheme}, "30 samples");
@@ -174,7 +167,7 @@ TEST_F(CheckpointedJobs, OfFactorGoOnOnAnyOtherNumberOfRanksToTheBit) {
   const auto weights_line = [&](int ranks, const char* epochs, const Arguments& more) {
     const auto result =
         succeeded(launch(ranks, file_job("8", epochs) + Arguments{"--scheme", "factor"} + more));
-    EXPECT_THAT(result.out, testing::HasSubstr("\nWeights: xxh3-128 "));
+    EXPECT_THAT(result.out, HasSubstr("\nWeights: xxh3-128 "));
     return result.out.substr(std::min(result.out.find("\nWeights: "), result.out.size()));
   };
   const std::string whole = weights_line(1, "3", {});
@@ -211,10 +204,10 @@ TEST_F(CheckpointedJobs, EndInTimeOnAllRanksAfterTheSameStep) {
   const auto result =
       ddp(3, {"--global-batch-size", "6", "--steps", "100000000", "--checkpoint", "c",
               "--checkpoint-every", "0.1s", "--time-limit", "1s", "--scheme", "zero1"});
-  EXPECT_EQ(result.exit_code, 75);
-  EXPECT_THAT(result.err, AllOf(StartsWith("mlp_ddp: note: the time limit is reached, all ranks "
-                                           "ended after step "),
-                                HasSubstr(" and wrote 'c/step-")));
+  EXPECT_THAT(result,
+              Fails(75, AllOf(StartsWith("mlp_ddp: note: the time limit is reached, all ranks "
+                                         "ended after step "),
+                              HasSubstr(" and wrote 'c/step-"))));
   EXPECT_THAT(result.out, HasSubstr("\n  checkpoint    "));
 }
 
@@ -224,10 +217,10 @@ TEST_F(CheckpointedJobs, RefuseAFolderThatOneHostSeesAlone) {
       "'{}' {}", MLP_DDP, fmt::join(on_cpu(kJob + Arguments{"--checkpoint", "c"}), " "));
   const auto result =
       shell(fmt::format("exec mpirun -np 1 -wdir a {} : -np 1 -wdir b {}", job, job));
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(result.err, AllOf(StartsWith("mlp_ddp: error: --checkpoint 'c': rank 1 on "),
-                                HasSubstr(" does not see the folder of rank 0; name a folder that "
-                                          "all hosts share\n")));
+  EXPECT_THAT(result,
+              Fails(78, AllOf(StartsWith("mlp_ddp: error: --checkpoint 'c': rank 1 on "),
+                              HasSubstr(" does not see the folder of rank 0; name a folder that "
+                                        "all hosts share\n"))));
   EXPECT_TRUE(std::filesystem::is_empty(folder() / "a" / "c"));
 }
 

@@ -1,21 +1,15 @@
 // The results of mlp_ddp's ranks are kept even if other outputs fail.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <filesystem>
-#include <string>
 
 #include "apps/on_cpu.h"
 #include "support/pattern.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
 
 const std::string kRanksRun = " --device cpu --threads 1 --dim 8 --depth 1 --save weights ";
 
@@ -106,8 +100,7 @@ TEST_F(RanksOutputs, AFullDiskUnderTheMetricsCostsARunNothingElse) {
 TEST_F(RanksOutputs, WeightsThatCannotBeWrittenCostNoReport) {
   const auto result =
       bash("exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 9 --save full");
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: output file 'full': writing failed: "));
+  EXPECT_THAT(result, Fails(74, HasSubstr("mlp_ddp: error: output file 'full': writing failed: ")));
   EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of 4 steps and 2 ranks\n"));
 }
 
@@ -117,18 +110,18 @@ TEST_F(RanksOutputs, WeightsThatAreNoNumbersEndAllRanks) {
       "exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 --optimizer adamw --lr 1e38 "
       "--weight-decay 1e38 --steps 1 --save w "
       "--timeout 20");
-  EXPECT_EQ(result.exit_code, 76) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: weights 'w': net.0.weight holds "));
+  EXPECT_THAT(result, Fails(76, HasSubstr("mlp_ddp: error: weights 'w': net.0.weight holds ")));
 }
 
 /// mlp_ddp alone, since mpirun kills a job whose output is not read.
 TEST_F(RanksOutputs, AReaderThatGoesAwayCostsARunNothingElse) {
   const auto alone =
       bash("./mlp_ddp" + kRanksRun + "--steps 300 | head -n 1; exit ${PIPESTATUS[0]}");
-  EXPECT_EQ(alone.exit_code, 74);
-  EXPECT_EQ(alone.err,
+  EXPECT_THAT(
+      alone,
+      Fails(74,
             "mlp_ddp: error: standard output: Broken pipe; read it to its end, or send it to a "
-            "file\n");
+            "file\n"));
   expect_weights();
 }
 
@@ -142,9 +135,9 @@ TEST_F(RanksOutputs, NoneIsOpenedBeforeAllAreChecked) {
   file("m", "the last good ones");
   const auto result =
       bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun + "--metrics m --tensorboard m/runs");
-  EXPECT_EQ(result.exit_code, 73);
-  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: folder 'm/runs': cannot be created: Not a "
-                                    "directory; choose a writable one\n"));
+  EXPECT_THAT(result,
+              Fails(73, HasSubstr("mlp_ddp: error: folder 'm/runs': cannot be created: Not a "
+                                  "directory; choose a writable one\n")));
   EXPECT_EQ(read_file(folder() / "m"), "the last good ones");
 }
 
@@ -154,10 +147,10 @@ TEST_F(RanksOutputs, AreNotTheFlightRecordsOfTheirHosts) {
       "exec mpirun -np 2 env OMPI_COMM_WORLD_LOCAL_SIZE=1 ./mlp_ddp --device "
       "cpu --dim 8 --depth 1 --steps 2 --metrics m --save m.flight";
   const auto refused = bash(job + ".$(hostname)");
-  EXPECT_EQ(refused.exit_code, 78);
-  EXPECT_THAT(refused.err, ::testing::ContainsRegex(
-                               "mlp_ddp: error: --metrics 'm.flight.[^']+': --save writes to the "
-                               "same file; give two files\n"));
+  EXPECT_THAT(
+      refused,
+      Fails(78, ContainsRegex("mlp_ddp: error: --metrics 'm.flight.[^']+': --save writes to the "
+                              "same file; give two files\n")));
   EXPECT_EQ(bash(job).exit_code, 0) << "on several hosts no record has this name";
 }
 

@@ -1,17 +1,6 @@
 // The real mlp_ddp, started like a user does: mpirun after scripts/mpi_env.sh.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
-
-#include <algorithm>
-#include <limits>
-#include <map>
-#include <set>
-#include <thread>
-#include <vector>
 
 #include "apps/bad_input.h"
 #include "apps/on_cpu.h"
@@ -27,15 +16,12 @@
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/saved_weights.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::ContainsRegex;
-using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 int count(const std::string& text, const std::string& part) {
   int found = 0;
@@ -92,8 +78,7 @@ TEST_F(MlpDdp, AloneMayStartTooFewThreadsWhichIsOneLine) {
                      "--layers 4,4 --steps 2",
                      BARESTEP_MPI_ENV, processes, MLP_DDP)},
         {.working_directory = folder()});
-    EXPECT_EQ(result.exit_code, 71);
-    EXPECT_THAT(result.err, ::testing::MatchesRegex("mlp_ddp: error: threads[^\n]*\n"));
+    EXPECT_THAT(result, Fails(71, MatchesRegex("mlp_ddp: error: threads[^\n]*\n")));
   }
 }
 
@@ -143,11 +128,11 @@ TEST_F(MlpDdp, RefusesBadInputInOneLine) {
 TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {
   file("e.rank1.json", R"({"seed": 1})");
   const auto result = mpirun(2, kTiny + words("--config e.rank1.json --trace e.json"));
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(result.err,
-              StartsWith("mlp_ddp: error: --trace 'e.rank1.json': --config reads this file, which "
-                         "would be lost; write to another one\n"));
-  EXPECT_EQ(count(result.err, "error: "), 1);
+  EXPECT_THAT(
+      result,
+      Fails(78,
+            StartsWith("mlp_ddp: error: --trace 'e.rank1.json': --config reads this file, which "
+                       "would be lost; write to another one\n")));
   EXPECT_EQ(text("e.rank1.json"), R"({"seed": 1})");
 }
 
@@ -282,17 +267,14 @@ TEST_F(MlpDdp, LooksAtTheHostOnce) {
 
 TEST_F(MlpDdp, TellsADivergenceOnce) {
   const auto result = mpirun(2, {"--dim", "8", "--depth", "1", "--lr", "1e30"});
-  EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: training diverged: the loss is "));
-  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+  EXPECT_THAT(result, Fails(76, StartsWith("mlp_ddp: error: training diverged: the loss is ")));
 }
 
 TEST_F(MlpDdp, ARankThatCannotStartEndsTheOthers) {
   const auto result = shell(
       "exec mpirun -np 1 ./mlp_ddp --device cpu --dim 8 : -np 1 ./mlp_ddp --device cuda:63 --dim "
       "8");
-  EXPECT_EQ(result.exit_code, 69);
-  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: device 'cuda:63': "));
+  EXPECT_THAT(result, Fails(69, StartsWith("mlp_ddp: error: device 'cuda:63': ")));
   EXPECT_EQ(result.out, "");
 }
 
@@ -308,16 +290,15 @@ TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
       shell(fmt::format("exec mpirun -np 1 {0}a.npy,a.npy : -np 2 {0}b.npy,a.npy "
                         "--seed 7 --optimizer sgd --gemm reference",
                         run));
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: ranks differ: data is 144 bytes, hash "
-                                        "[0-9a-f]{32} on rank 0 and 144 bytes, hash [0-9a-f]{32} "
-                                        "on ranks 1-2, --seed is 0 on rank 0 and 7 on ranks "
-                                        "1-2, --optimizer is adam on rank 0 and sgd on ranks 1-2, "
-                                        "--betas is 0.9,0.999 on rank 0 and not given on ranks "
-                                        "1-2, --eps is 1e-08 on rank 0 and not given on ranks "
-                                        "1-2, products is .* on rank 0 and reference on ranks "
-                                        "1-2; give all ranks the same build, options and files"));
-  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+  EXPECT_THAT(result,
+              Fails(78, ContainsRegex("mlp_ddp: error: ranks differ: data is 144 bytes, hash "
+                                      "[0-9a-f]{32} on rank 0 and 144 bytes, hash [0-9a-f]{32} "
+                                      "on ranks 1-2, --seed is 0 on rank 0 and 7 on ranks "
+                                      "1-2, --optimizer is adam on rank 0 and sgd on ranks 1-2, "
+                                      "--betas is 0.9,0.999 on rank 0 and not given on ranks "
+                                      "1-2, --eps is 1e-08 on rank 0 and not given on ranks "
+                                      "1-2, products is .* on rank 0 and reference on ranks "
+                                      "1-2; give all ranks the same build, options and files")));
 }
 
 TEST_F(MlpDdp, RunsAsTheOnlyCopyOfTorchrun) {
@@ -348,9 +329,7 @@ TEST_F(MlpDdp, BlamesTheSlowRankAndNotTheOneThatWaits) {
         mpirun(2, {"--dim", "8", "--depth", "1", "--slow-rank", "1:60000", "--timeout", limit});
     if (result.err.find("'step 0'") != std::string::npos) break;
   }
-  EXPECT_EQ(result.exit_code, 75);
-  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: rank 1 on .* 'step 0': "));
-  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+  EXPECT_THAT(result, Fails(75, ContainsRegex("mlp_ddp: error: rank 1 on .* 'step 0': ")));
 }
 
 TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
@@ -418,9 +397,9 @@ TEST_F(MlpDdp, AskedToEndDuringALongWaitKeepsItsWeightsOnSeveralHosts) {
       "{ mpirun -np 2 env OMPI_COMM_WORLD_LOCAL_SIZE=1 ./mlp_ddp --device cpu --threads 1 --dim 8 "
       "--depth 1 --steps 100 --slow-rank 1:1500 --save w >out & } && job=$! && until grep -q "
       "'Step 02' out; do sleep 0.01; done; pkill -CONT -P $job; pkill -TERM -P $job; wait $job");
-  EXPECT_EQ(result.exit_code, 75) << result.err;
-  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: note: asked to stop, all ranks ended after step "
-                                        "[0-9]+ and wrote 'w'\n"));
+  EXPECT_THAT(result,
+              Fails(75, ContainsRegex("mlp_ddp: note: asked to stop, all ranks ended after step "
+                                      "[0-9]+ and wrote 'w'\n")));
   EXPECT_EQ(weights("w").size(), 72U);
 }
 
@@ -588,9 +567,7 @@ TEST_F(MlpDdp, AloneNeedsNoOtherProgram) {
 TEST_F(MlpDdp, WithoutAGpuSaysInOneLineWhyThereIsNone) {
   const auto result =
       shell("CUDA_VISIBLE_DEVICES= exec mpirun -np 2 ./mlp_ddp --device cuda --dim 8");
-  EXPECT_EQ(result.exit_code, 69);
-  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: device 'cuda': "));
-  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+  EXPECT_THAT(result, Fails(69, StartsWith("mlp_ddp: error: device 'cuda': ")));
 }
 
 TEST_F(MlpDdp, TakesAThreadForEachCpuItMayUse) {

@@ -1,11 +1,5 @@
 // The real mlp_dp, on CPU devices.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
 
 #include "apps/bad_input.h"
 #include "apps/every_option.h"
@@ -14,15 +8,11 @@
 #include "support/file_runs.h"
 #include "support/near.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 class MlpDp : public ProgramTest {
  protected:
@@ -68,7 +58,7 @@ TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
   EXPECT_THAT(result.out, HasSubstr("\ncpu:1: From first to last op the device computes "));
   for (const int device : {0, 1}) {
     const std::string trace = text(fmt::format("t.device{}.json", device));
-    EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+    EXPECT_THAT(broken_rules(trace), IsEmpty());
     EXPECT_THAT(trace, HasSubstr(fmt::format("\n\"rank\": {},\n\"world_size\": 2\n", device)));
     EXPECT_THAT(trace, HasSubstr("\"nccl:broadcast\""));
     EXPECT_THAT(trace, HasSubstr("ProfilerStep#9\""));
@@ -76,21 +66,21 @@ TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "t.json"));
   const auto merged =
       succeeded(execute({MLP_LAB, "merge-traces", "all.json", "t.device0.json", "t.device1.json"}));
-  EXPECT_THAT(broken_rules_of_merged(text("all.json")), testing::IsEmpty());
+  EXPECT_THAT(broken_rules_of_merged(text("all.json")), IsEmpty());
 }
 
 TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
   const auto result =
       run({"--devices", "cpu,cpu", "--layers", "12,16,9", "--batch-size", "8", "--steps", "20",
            "--lr", "1e30", "--profile-steps", "0:5", "--trace", "t.json"});
-  EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err,
-              StartsWith("mlp_dp: note: 't.device0.json' holds the profiled steps "
-                         "before that: 0 to 0\nmlp_dp: error: training diverged: the loss is "
-                         "inf at step 1, it was "));
+  EXPECT_THAT(
+      result,
+      Fails(76, StartsWith("mlp_dp: note: 't.device0.json' holds the profiled steps "
+                           "before that: 0 to 0\nmlp_dp: error: training diverged: the loss is "
+                           "inf at step 1, it was ")));
   for (const int device : {0, 1}) {
     const std::string trace = text(fmt::format("t.device{}.json", device));
-    EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+    EXPECT_THAT(broken_rules(trace), IsEmpty());
   }
 }
 
@@ -132,19 +122,14 @@ TEST_F(MlpDp, EndsWithTheLoadOfEachDevice) {
                                      "thread, cpu:2 20 rows on 1 thread\nExchange by copies and "
                                      "sums in their common memory\n"));
   // Two layers of 64 x 64 and 64 numbers, from device 0 to two others and back.
-  EXPECT_THAT(result.out,
-              ::testing::ContainsRegex("\n  broadcast +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
-  EXPECT_THAT(result.out,
-              ::testing::ContainsRegex("\n  reduce +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
+  EXPECT_THAT(result.out, ContainsRegex("\n  broadcast +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
+  EXPECT_THAT(result.out, ContainsRegex("\n  reduce +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
   // For 42 rows of 64 numbers: x and a gradient to the other devices, outputs back.
-  EXPECT_THAT(result.out,
-              ::testing::ContainsRegex("\n  scatter +[0-9.]+ ms +[0-9.]+ % +21.00 KiB  "));
-  EXPECT_THAT(result.out,
-              ::testing::ContainsRegex("\n  gather +[0-9.]+ ms +[0-9.]+ % +10.50 KiB  "));
-  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n  cpu:0 +22 .* 75.50 KiB +86.00 KiB\n"));
-  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n  cpu:2 +20 .* 42.50 KiB +37.50 KiB\n"));
-  EXPECT_THAT(result.out,
-              ::testing::ContainsRegex("\ncpu:0 is busy [0-9.]+ times as long as the "));
+  EXPECT_THAT(result.out, ContainsRegex("\n  scatter +[0-9.]+ ms +[0-9.]+ % +21.00 KiB  "));
+  EXPECT_THAT(result.out, ContainsRegex("\n  gather +[0-9.]+ ms +[0-9.]+ % +10.50 KiB  "));
+  EXPECT_THAT(result.out, ContainsRegex("\n  cpu:0 +22 .* 75.50 KiB +86.00 KiB\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n  cpu:2 +20 .* 42.50 KiB +37.50 KiB\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\ncpu:0 is busy [0-9.]+ times as long as the "));
   for (const char* name : {"cpu:0", "cpu:1", "cpu:2"}) {
     EXPECT_THAT(result.out, HasSubstr(fmt::format("\nMemory plan of {}\n", name)));
   }
@@ -154,7 +139,7 @@ TEST_F(MlpDp, SaysWhichDevicesABatchIsTooSmallFor) {
   const auto result = succeeded(run(kTiny + Arguments{"--devices", "cpu,cpu,cpu,cpu,cpu",
                                                       "--batch-size", "16", "--threads", "1"}));
   EXPECT_THAT(result.out, HasSubstr("cpu:3 4 rows on 1 thread, cpu:4 0 rows\n"));
-  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n  cpu:4 +0 +0 B "));
+  EXPECT_THAT(result.out, ContainsRegex("\n  cpu:4 +0 +0 B "));
 }
 
 TEST_F(MlpDp, SharesTheCoresFairlyAndSaysWhenTheyAreTooFew) {
@@ -185,11 +170,11 @@ TEST_F(MlpDp, ThatHangsEndsWithOneLine) {
                   "--metrics", "m", "--timeout", limit});
     if (result.err.find("'step 0'") != std::string::npos) break;
   }
-  EXPECT_EQ(result.exit_code, 75);
   EXPECT_THAT(
-      result.err,
-      ContainsRegex("^mlp_dp: error: process [0-9]+ on .* 'step 0': not done after [0-9.]+ s; "
-                    "find out what delays it, or give a larger --timeout\n$"));
+      result,
+      Fails(75, ContainsRegex(
+                    "^mlp_dp: error: process [0-9]+ on .* 'step 0': not done after [0-9.]+ s; "
+                    "find out what delays it, or give a larger --timeout\n$")));
   EXPECT_THAT(text("m.flight"), HasSubstr("step 0: not ended\n"));
 }
 
@@ -271,7 +256,7 @@ TEST_F(MlpDp, TracesThePassesOfMicroBatchesByTheirNumbers) {
                 "--batch-size 6 --profile-steps 3:4 --trace t.json")));
   for (const int device : {0, 1}) {
     const std::string trace = text(fmt::format("t.device{}.json", device));
-    EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+    EXPECT_THAT(broken_rules(trace), IsEmpty());
     std::vector<std::pair<double, std::string>> passes;
     const auto events = nlohmann::json::parse(trace);
     for (const auto& event : events.at("traceEvents")) {
@@ -282,8 +267,8 @@ TEST_F(MlpDp, TracesThePassesOfMicroBatchesByTheirNumbers) {
     std::ranges::sort(passes);
     std::vector<std::string> in_order;
     for (const auto& [begin, name] : passes) in_order.push_back(name);
-    EXPECT_THAT(in_order, testing::ElementsAre("forward 0", "forward 1", "forward 2", "backward 0",
-                                               "backward 1", "backward 2"));
+    EXPECT_THAT(in_order, ElementsAre("forward 0", "forward 1", "forward 2", "backward 0",
+                                      "backward 1", "backward 2"));
   }
 }
 
@@ -293,17 +278,18 @@ TEST_F(MlpDp, RefusesBadInputInOneLine) {
     expect_refused(cases, folder(),
                    [this](const BadInput& bad) { return execute(command_of(MLP_DP, bad)); });
   }
-  EXPECT_THAT(names(), testing::IsEmpty());
+  EXPECT_THAT(names(), IsEmpty());
 }
 
 TEST_F(MlpDp, WritesTheTracesOfItsDevicesOntoNoInput) {
   file("v.device1.json", R"({"seed": 1})");
   const auto result = run(
       kTiny + Arguments{"--devices", "cpu,cpu", "--trace", "v.json", "--config", "v.device1.json"});
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_EQ(result.err,
+  EXPECT_THAT(
+      result,
+      Fails(78,
             "mlp_dp: error: --trace 'v.device1.json': --config reads this file, which would be "
-            "lost; write to another one\n");
+            "lost; write to another one\n"));
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(text("v.device1.json"), R"({"seed": 1})");
 }

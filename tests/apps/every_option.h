@@ -1,15 +1,9 @@
 // Command lines that together give every option of a program.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <set>
-#include <string>
-#include <vector>
-
 #include "support/arguments.h"
 #include "support/process.h"
+#include "support/testing.h"
 
 namespace barestep {
 

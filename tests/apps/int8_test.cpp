@@ -1,22 +1,15 @@
 // --evaluate-only --precision int8: the table compared with fp32, the accuracy of a trained
 // classifier, and the refusals.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <sstream>
 
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// A row of a classifier's table.
 struct Int8Row {

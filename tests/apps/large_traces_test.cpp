@@ -1,14 +1,11 @@
 // Memory and time of mlp_lab on traces that are large.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <iostream>
 
 #include "support/busy_machine.h"
 #include "support/program_test.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

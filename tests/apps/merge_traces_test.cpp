@@ -1,24 +1,17 @@
 // mlp_lab merge-traces, as a user runs it.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <fstream>
-#include <map>
-#include <set>
 
 #include "profiler/trace.h"
 #include "support/idx_bytes.h"
 #include "support/program_test.h"
 #include "support/sample_profile.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-using ::testing::HasSubstr;
 
 class MergeTraces : public ProgramTest {
  protected:
@@ -61,7 +54,7 @@ TEST_F(MergeTraces, PutsAllRanksOnOneAxisOfTime) {
     if (event.contains("id")) ++arrow_ends[event.at("id")];
   }
   EXPECT_EQ(adam_of_process, (std::map<std::int64_t, double>{{0, 6600}, {10'000'000, 9100}}));
-  EXPECT_THAT(names, testing::ElementsAre("rank 0: mlp_ddp", "rank 1: mlp_ddp"));
+  EXPECT_THAT(names, ElementsAre("rank 0: mlp_ddp", "rank 1: mlp_ddp"));
   for (const auto& [id, ends] : arrow_ends) EXPECT_EQ(ends, 2) << id;
 }
 
@@ -97,10 +90,11 @@ TEST_F(MergeTraces, RefusesWhatUnpacksToMuchWhileItIsRead) {
        {head + blanks + "]}", head + R"({"ph": "X", "name": ")" + blanks + "\"}]}"}) {
     file("bomb.json.gz", gzipped(text));
     const ProcessResult result = run({"all.json", "bomb.json.gz"});
-    EXPECT_EQ(result.exit_code, 65);
-    EXPECT_EQ(result.err,
+    EXPECT_THAT(
+        result,
+        Fails(65,
               "mlp_lab: error: trace 'bomb.json.gz': holds more than 16 MiB in one of its events, "
-              "or beside them; give the files that --trace wrote, each once\n");
+              "or beside them; give the files that --trace wrote, each once\n"));
     EXPECT_FALSE(std::filesystem::exists(folder() / "all.json"));
   }
 }
@@ -116,10 +110,10 @@ TEST_F(MergeTraces, WritesOntoNoneOfItsInputs) {
   std::filesystem::create_hard_link(folder() / "0.json", folder() / "twin");
   for (const std::string out : {"0.json", "./0.json", "link", "twin"}) {
     const ProcessResult result = run({out, "0.json"});
-    EXPECT_EQ(result.exit_code, 78);
-    EXPECT_EQ(result.err, "mlp_lab: error: output file '" + out +
+    EXPECT_THAT(result,
+                Fails(78, "mlp_lab: error: output file '" + out +
                               "': merge-traces reads this file, which would be lost; write to "
-                              "another one\n");
+                              "another one\n"));
     EXPECT_EQ(text("0.json"), trace);
   }
 }

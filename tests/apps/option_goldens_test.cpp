@@ -1,14 +1,6 @@
 // Short runs with one option each compared with PyTorch's (scripts/make_option_golden.py), alone
 // and with several ranks, which are threads of this process.
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <vector>
 
 #include "command_line.h"
 #include "parallel/schemes/scheme_of.h"
@@ -18,6 +10,7 @@
 #include "support/npy_bytes.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,23 +1,12 @@
 // The results of training are kept even if other outputs of mlp_single and mlp_dp fail.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <string>
-#include <utility>
 
 #include "core/host.h"
 #include "support/pattern.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
-using ::testing::Not;
 
 const std::string kRun =
     " --device cpu --dim 8 --depth 1 --batch-size 4 --gemm reference --save weights ";
@@ -138,11 +127,12 @@ TEST_P(OutputsOf, AFullDiskUnderItsMetricsCostsARunNothingElse) {
 TEST_P(OutputsOf, AReaderThatGoesAwayCostsARunNothingElse) {
   const auto result =
       bash(fmt::format("./{}{}--steps 300 | head -n 1; exit ${{PIPESTATUS[0]}}", GetParam(), kRun));
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(result.err,
+  EXPECT_THAT(
+      result,
+      Fails(74,
             fmt::format("{}: error: standard output: Broken pipe; read it to its end, or send it "
                         "to a file\n",
-                        GetParam()));
+                        GetParam())));
   expect_weights();
 }
 
@@ -152,16 +142,15 @@ TEST_P(OutputsOf, WithoutAReaderARunThatWritesNoFileEnds) {
       "./{} --device cpu --dim 8 --depth 1 --steps 1000000000 --delay-ms 4 | head -n 1; exit "
       "${{PIPESTATUS[0]}}",
       GetParam()));
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_THAT(result.err, HasSubstr(": error: standard output: Broken pipe; "));
+  EXPECT_THAT(result, Fails(74, HasSubstr(": error: standard output: Broken pipe; ")));
 }
 
 TEST_P(OutputsOf, AFullDiskUnderStdoutCostsARunNothingElse) {
   const auto result = bash(fmt::format("exec ./{}{}--steps 3 >/dev/full", GetParam(), kRun));
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(result.err, fmt::format("{}: error: standard output: No space left on device; send it "
+  EXPECT_THAT(result,
+              Fails(74, fmt::format("{}: error: standard output: No space left on device; send it "
                                     "where there is room\n",
-                                    GetParam()));
+                                    GetParam())));
   expect_weights();
 }
 
@@ -227,10 +216,10 @@ TEST_P(OutputsOf, TheSameSignalTwiceInARowIsOneRequest) {
 TEST_F(Outputs, AFullDiskUnderTensorBoardsFilesCostsARunNothingElse) {
   const auto result =
       bash("ulimit -f 4; exec ./mlp_single" + kRun + "--steps 300 --tensorboard runs --metrics m");
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_THAT(result.err,
-              ContainsRegex("mlp_single: note: output file 'runs/events[^']*': writing failed: "
-                            "File too large; .*; the run continues without it\n"));
+  EXPECT_THAT(
+      result,
+      Fails(74, ContainsRegex("mlp_single: note: output file 'runs/events[^']*': writing failed: "
+                              "File too large; .*; the run continues without it\n")));
   EXPECT_THAT(result.err, ContainsRegex("mlp_single: note: output file 'm': writing failed: File "
                                         "too large; .*; the run continues without it\n"));
   EXPECT_THAT(result.err, ContainsRegex("\nmlp_single: error: output file 'm': writing failed: "));
@@ -254,10 +243,11 @@ TEST_F(Outputs, WeightsThatCannotBeWrittenCostNoMetricsAndNoReport) {
   const auto result = bash(
       "exec ./mlp_single --device cpu --dim 8 --depth 1 --steps 300 --log-every 100 --save "
       "full --metrics m --trace t.json");
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(result.err,
+  EXPECT_THAT(
+      result,
+      Fails(74,
             "mlp_single: error: output file 'full': writing failed: No space left on device; free "
-            "space or choose another disk\n");
+            "space or choose another disk\n"));
   EXPECT_EQ(records_of(read_file(folder() / "m")).size(), 300U);
   EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
   EXPECT_TRUE(std::filesystem::exists(folder() / "t.json"));
@@ -282,8 +272,7 @@ TEST_F(Outputs, AFullDiskUnderTheMetricsOfAnEvaluationCostsItNothingElse) {
       " --device cpu --data idx:x,y --layers 1,1 --batch-size 1 --log-every 1000 ";
   ASSERT_EQ(bash("exec ./mlp_single" + data + "--steps 6 --save w").err, "");
   const auto result = bash("exec ./mlp_single" + data + "--evaluate-only --load w --metrics full");
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_THAT(result.err, MatchesRegex("mlp_single: note: .*\nmlp_single: error: .*\n"));
+  EXPECT_THAT(result, Fails(74, MatchesRegex("mlp_single: note: .*\nmlp_single: error: .*\n")));
   EXPECT_THAT(result.out, HasSubstr("w of 512 samples\n"));
 }
 

@@ -1,12 +1,5 @@
 // mlp_ddp with --profile and --trace: one trace per rank, on a common clock.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <cstdlib>
-#include <map>
 
 #include "apps/on_cpu.h"
 #include "profiler/account.h"
@@ -14,18 +7,14 @@
 #include "support/busy_machine.h"
 #include "support/pattern.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::ContainsRegex;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Pair;
-using ::testing::StartsWith;
 
 /// Runs the tests' reader of traces; nothing if it is not installed.
 class TraceReaderTest : public ProgramTest {
@@ -155,10 +144,9 @@ TEST_F(ProfiledRanks, TellTheStepsOfCollectivesInAGraph) {
 TEST_F(ProfiledRanks, ThatDivergeWriteTheTracesOfTheStepsBefore) {
   const auto result = run(kTwoLayers + Arguments{"--steps", "20", "--lr", "1e30", "--profile-steps",
                                                  "0:5", "--trace", "t.json"});
-  EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err,
-              StartsWith("mlp_ddp: note: 't.rank0.json' holds the profiled steps before "
-                         "that: 0 to 0\nmlp_ddp: error: training diverged: "));
+  EXPECT_THAT(result,
+              Fails(76, StartsWith("mlp_ddp: note: 't.rank0.json' holds the profiled steps before "
+                                   "that: 0 to 0\nmlp_ddp: error: training diverged: ")));
   for (const int rank : {0, 1}) {
     EXPECT_THAT(broken_rules(text(fmt::format("t.rank{}.json", rank))), IsEmpty());
   }
@@ -167,13 +155,12 @@ TEST_F(ProfiledRanks, ThatDivergeWriteTheTracesOfTheStepsBefore) {
 TEST_F(ProfiledRanks, RefuseInOneLineWhatOneOfThemCannotWrite) {
   std::filesystem::create_directory(folder() / "t.rank1.json");
   const auto result = run(kTwoLayers + Arguments{"--trace", "t.json"});
-  EXPECT_EQ(result.exit_code, 73);
-  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: output file 't.rank1.json': "));
+  EXPECT_THAT(result, Fails(73, StartsWith("mlp_ddp: error: output file 't.rank1.json': ")));
   const auto steps =
       run(kTwoLayers + Arguments{"--steps", "5", "--profile", "--profile-steps", "3:9"});
-  EXPECT_EQ(steps.exit_code, 78);
-  EXPECT_THAT(steps.err, StartsWith("mlp_ddp: error: --profile-steps '3:9': the run has the steps "
-                                    "0 to 4; "));
+  EXPECT_THAT(steps,
+              Fails(78, StartsWith("mlp_ddp: error: --profile-steps '3:9': the run has the steps "
+                                   "0 to 4; ")));
 }
 
 TEST_F(ProfiledRanks, ThatAreStoppedBeforeTheirStepsSaySo) {

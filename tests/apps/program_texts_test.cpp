@@ -1,24 +1,16 @@
 // What shells and man make of the texts about a program.
 #include "program_texts.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <sstream>
-
 #include "command_line.h"
 #include "options/options.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 using testing::IsSupersetOf;
-using testing::Not;
 
 bool has(const std::string& tool) {
   return run_process({"/bin/sh", "-c", "command -v " + tool}).exit_code == 0;

@@ -2,21 +2,6 @@
 // rows, eager and as graphs, timed by records and by events. Ranks are threads of this process.
 //
 // The reference is a listener between devices and the runner that keeps every node's own record.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 #include "command_line.h"
 #include "core/clock.h"
@@ -36,6 +21,7 @@
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -76,22 +62,16 @@ class Records {
 
 /// An event that measures time. With a wrong clock, recording takes so long that the host believes
 /// the event was reached earlier than it was.
-class HeardEvent final : public Event {
+class HeardEvent final : public ForwardingEvent {
  public:
   HeardEvent(std::unique_ptr<Event> inner, bool is_slow)
-      : inner_(std::move(inner)), is_slow_(is_slow) {}
+      : ForwardingEvent(std::move(inner)), is_slow_(is_slow) {}
   void record(Stream& stream) override {
     if (is_slow_) std::this_thread::sleep_for(std::chrono::microseconds(300));
-    inner_->record(stream);
-  }
-  [[nodiscard]] bool reached() const override { return inner_->reached(); }
-  void synchronize() const override { inner_->synchronize(); }
-  [[nodiscard]] double seconds_since(const Event& earlier) const override {
-    return inner_->seconds_since(*dynamic_cast<const HeardEvent&>(earlier).inner_);
+    ForwardingEvent::record(stream);
   }
 
  private:
-  std::unique_ptr<Event> inner_;
   bool is_slow_;
 };
 

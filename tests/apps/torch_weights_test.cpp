@@ -1,16 +1,10 @@
 // Weights move to PyTorch and back, by load_state_dict and --load, and give the same results there.
-#include <gmock/gmock.h>
-
-#include <array>
-#include <cstdlib>
-#include <optional>
-#include <sstream>
-#include <vector>
 
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/npy_bytes.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

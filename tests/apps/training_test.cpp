@@ -1,14 +1,6 @@
 // The real mlp_single trains, plans, explains, saves and loads.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
-
-#include <atomic>
-#include <chrono>
-#include <thread>
-#include <vector>
 
 #include "apps/on_cpu.h"
 #include "core/host.h"
@@ -18,13 +10,11 @@
 #include "support/idx_bytes.h"
 #include "support/pattern.h"
 #include "support/program_test.h"
+#include "support/testing.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
 
 const Arguments kSmall = words("--dim 16 --depth 2 --batch-size 8 --threads 1 --gemm reference");
 
@@ -146,7 +136,7 @@ TEST_F(Training, MeasuresPeaksAnewWhereTheirCacheIsSpoiled) {
   EXPECT_THAT(profiled(), HasSubstr(note + "line 1 is not a device and two rates"));
   const std::string kept = read_file(peaks);
   if (kept.find("1e-300") != std::string::npos) GTEST_SKIP() << "too busy a machine to keep peaks";
-  EXPECT_THAT(profiled(), testing::Not(HasSubstr(note)));
+  EXPECT_THAT(profiled(), Not(HasSubstr(note)));
   EXPECT_EQ(read_file(peaks), kept) << "measured once";
 }
 
@@ -156,7 +146,7 @@ TEST_F(Training, MeasuresPeaksAnewWhereAProfileContradictsThem) {
   };
   const auto peaks = folder() / "barestep" / "peaks.tsv";
   const std::string note = "Note: the device's peaks are measured again: ";
-  EXPECT_THAT(profiled(), testing::Not(HasSubstr(note)));
+  EXPECT_THAT(profiled(), Not(HasSubstr(note)));
   if (!std::filesystem::exists(peaks)) GTEST_SKIP() << "too busy a machine for peaks to be kept";
   std::string line = read_file(peaks);
   line.resize(line.find('\t'));
@@ -187,34 +177,34 @@ TEST_F(Training, WritesATraceThatKeepsItsReadersRules) {
       output_of(kSmall + words("--steps 20 --profile-steps 10:13 --trace trace.json"));
   EXPECT_EQ(out.find("Profile of"), std::string::npos);
   const std::string trace = text("trace.json");
-  EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+  EXPECT_THAT(broken_rules(trace), IsEmpty());
   for (const char* step : {"#10\"", "#11\"", "#12\"", "#13\""}) EXPECT_THAT(trace, HasSubstr(step));
   EXPECT_EQ(trace.find("#14\""), std::string::npos);
 
   EXPECT_THAT(trace, HasSubstr("\"[memory]\""));
 
   output_of(kSmall + words("--graph --steps 8 --trace graph.json"));
-  EXPECT_THAT(broken_rules(text("graph.json")), testing::IsEmpty());
+  EXPECT_THAT(broken_rules(text("graph.json")), IsEmpty());
 }
 
 /// The steps recorded so far show what a run was doing when it diverged.
 TEST_F(Training, ThatDivergesWritesTheTraceOfTheStepsBefore) {
   const Arguments diverges = kSmall + words("--steps 20 --lr 1e30");
   const auto result = run(diverges + words("--profile-steps 0:5 --trace t.json"));
-  EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err,
-              ContainsRegex("^mlp_single: note: 't.json' holds the profiled steps before that: 0 "
-                            "to 0\nmlp_single: error: training diverged: "));
+  EXPECT_THAT(
+      result,
+      Fails(76, ContainsRegex("^mlp_single: note: 't.json' holds the profiled steps before that: 0 "
+                              "to 0\nmlp_single: error: training diverged: ")));
   const std::string trace = text("t.json");
-  EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+  EXPECT_THAT(broken_rules(trace), IsEmpty());
   EXPECT_THAT(trace, HasSubstr("ProfilerStep#0\""));
   EXPECT_EQ(trace.find("ProfilerStep#1\""), std::string::npos);
 
   const auto too_early = run(diverges + Arguments{"--trace", "none.json"});
-  EXPECT_EQ(too_early.exit_code, 76);
-  EXPECT_THAT(too_early.err,
-              ContainsRegex("^mlp_single: note: no profiled step was done, so 'none.json' is not "
-                            "written\nmlp_single: error: training diverged: "));
+  EXPECT_THAT(
+      too_early,
+      Fails(76, ContainsRegex("^mlp_single: note: no profiled step was done, so 'none.json' is not "
+                              "written\nmlp_single: error: training diverged: ")));
   EXPECT_FALSE(std::filesystem::exists(folder() / "none.json"));
   EXPECT_THAT(run(diverges).err, ContainsRegex("^mlp_single: error: "));
 }
@@ -224,10 +214,11 @@ TEST_F(Training, WithAFullDiskSaysSoOfTheTraceBehindItsSummaryAndItsWeights) {
   std::filesystem::create_symlink("/dev/full", folder() / "full.json");
   const auto result =
       run(kSmall + words("--steps 20 --trace full.json --save weights.safetensors"));
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(result.err,
+  EXPECT_THAT(
+      result,
+      Fails(74,
             "mlp_single: error: output file 'full.json': writing failed: No space left on device; "
-            "free space or choose another disk\n");
+            "free space or choose another disk\n"));
   EXPECT_THAT(result.out, HasSubstr("\nSummary of 15 steps after 5 of warm-up, "));
   EXPECT_TRUE(std::filesystem::exists(folder() / "weights.safetensors"));
 }
@@ -273,7 +264,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
   EXPECT_TRUE(seen.back().at("energy_j").is_null());
 
   const std::string trace = text("watched.json");
-  EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+  EXPECT_THAT(broken_rules(trace), IsEmpty());
   EXPECT_THAT(trace, HasSubstr(R"({"ph":"C","name":"host busy_percent")"));
 }
 
@@ -340,21 +331,21 @@ TEST_F(Training, NamesTheCheapestSegmentsThatFitTheMemory) {
     return run(deep + Arguments{"--recompute", segments, "--memory", memory});
   };
   EXPECT_THAT(output_of(deep + words("--recompute auto --memory 10GiB")),
-              testing::StartsWith("--recompute 1 fits 10.00 GiB: nothing need be recomputed\n"
-                                  "\n"
-                                  "67,174,400 parameters\n"
-                                  "--update auto takes separate: --recompute discards activations\n"
-                                  "\n"
-                                  "Memory plan"));
+              StartsWith("--recompute 1 fits 10.00 GiB: nothing need be recomputed\n"
+                         "\n"
+                         "67,174,400 parameters\n"
+                         "--update auto takes separate: --recompute discards activations\n"
+                         "\n"
+                         "Memory plan"));
   const std::string out = with("auto", "4GiB").out;
-  EXPECT_THAT(out, testing::StartsWith("--recompute 24 is the cheapest that fits 4.00 GiB\n\n"));
+  EXPECT_THAT(out, StartsWith("--recompute 24 is the cheapest that fits 4.00 GiB\n\n"));
   EXPECT_THAT(out, HasSubstr("\nRecomputation in 24 segments (calculated)\n"));
   EXPECT_EQ(with("24", "4GiB").exit_code, 0);
   EXPECT_EQ(with("23", "4GiB").exit_code, 71);
   const auto none = with("auto", "2GiB");
-  EXPECT_EQ(none.exit_code, 71);
-  EXPECT_THAT(none.err, HasSubstr("error: too little memory: needs 2.31 GiB, the device that "
-                                  "--memory states has 2.00 GiB free; --batch-size 8192 fits"));
+  EXPECT_THAT(none,
+              Fails(71, HasSubstr("error: too little memory: needs 2.31 GiB, the device that "
+                                  "--memory states has 2.00 GiB free; --batch-size 8192 fits")));
 }
 
 TEST_F(Training, AccountsForWhatItRecomputes) {
@@ -372,7 +363,7 @@ TEST_F(Training, AccountsForWhatItRecomputes) {
   EXPECT_THAT(out, ContainsRegex("\n  recompute +[0-9.]+ ms +[0-9.]+ %\n"));
   EXPECT_THAT(out, ContainsRegex("\n +recompute +[0-9.]+% ")) << "a row by phase";
   const std::string trace = text("t.json");
-  EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+  EXPECT_THAT(broken_rules(trace), IsEmpty());
   EXPECT_THAT(trace, ContainsRegex("\"name\": ?\"recompute\""));
 }
 
@@ -419,10 +410,11 @@ TEST_F(Training, TakesAFileOfMetricsAsItsConfiguration) {
     EXPECT_EQ(configuration_of(text("b")).at("threads"), configuration_of(text("a")).at("threads"));
   }
   const ProcessResult over = execute({MLP_SINGLE, "--config", "a"});
-  EXPECT_EQ(over.exit_code, 78);
-  EXPECT_EQ(over.err,
+  EXPECT_THAT(
+      over,
+      Fails(78,
             "mlp_single: error: --metrics 'a': --config reads this file, which would be lost; "
-            "write to another one\n");
+            "write to another one\n"));
   // Places in messages are those of the file.
   file("bad", "{\"configuration\":{\"dim\":16,\"lr\":true}}\n{\"step\":0}\n");
   EXPECT_THAT(execute({MLP_SINGLE, "--config", "bad"}).err,
@@ -449,11 +441,11 @@ TEST_F(Training, TakesItsThreadsFromTheEnvironment) {
   }
   for (const Arguments& none : {Arguments{"OMP_THREAD_LIMIT=1000", "SLURM_CPUS_PER_TASK=1000"},
                                 Arguments{"SLURM_CPUS_PER_TASK=two"}}) {
-    EXPECT_THAT(output(none), ::testing::Not(HasSubstr(" sets --threads")));
+    EXPECT_THAT(output(none), Not(HasSubstr(" sets --threads")));
   }
   const std::string given = output({"OMP_NUM_THREADS=1"}, {"--threads", "2"});
   EXPECT_THAT(given, HasSubstr("2 threads"));
-  EXPECT_THAT(given, ::testing::Not(HasSubstr("OMP_NUM_THREADS")));
+  EXPECT_THAT(given, Not(HasSubstr("OMP_NUM_THREADS")));
 }
 
 /// Samples of two classes, of which one feature is far beyond fp16.
@@ -471,9 +463,8 @@ TEST_F(Training, InFp16OfLargeSamplesNamesThemNotTheLearningRate) {
       "bf16\n";
   for (const char* const scale : {"dynamic", "1024"}) {
     const ProcessResult result = run(command + Arguments{"--loss-scale", scale});
-    EXPECT_EQ(result.exit_code, 76);
-    EXPECT_THAT(result.err, ::testing::EndsWith(why));
-    EXPECT_THAT(result.err, ::testing::Not(HasSubstr("--lr")));
+    EXPECT_THAT(result, Fails(76, EndsWith(why)));
+    EXPECT_THAT(result.err, Not(HasSubstr("--lr")));
   }
   succeeded(run(command + Arguments{"--standardize"}));
 }
@@ -506,7 +497,7 @@ TEST_F(Training, ShowsNoControlCharactersOfPaths) {
   EXPECT_THAT(result.out, HasSubstr("Wrote 1 checkpoint to 'a?[31m b', the newest"));
   const ProcessResult shown =
       execute({MLP_LAB, "checkpoint", name + "/step-000000002.safetensors"});
-  EXPECT_THAT(shown.out, ::testing::StartsWith("a?[31m b/step-000000002.safetensors\n"));
+  EXPECT_THAT(shown.out, StartsWith("a?[31m b/step-000000002.safetensors\n"));
 }
 
 TEST_F(Training, WritesARecordOfEveryStepToMetrics) {
@@ -535,11 +526,11 @@ TEST_F(Training, SavesNothingWhenItDiverges) {
   file("weights", "the last good ones");
   const ProcessResult result =
       run(kSmall + words("--lr 1e30 --steps 50 --save weights --metrics m"));
-  EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err,
-              ContainsRegex("^mlp_single: error: training diverged: the loss is (inf|nan) at "
-                            "step [0-9]+, it was [0-9.e+]+ at step [0-9]+; use a smaller --lr "
-                            "\\(it is 1e\\+30\\)\n$"));
+  EXPECT_THAT(
+      result,
+      Fails(76, ContainsRegex("^mlp_single: error: training diverged: the loss is (inf|nan) at "
+                              "step [0-9]+, it was [0-9.e+]+ at step [0-9]+; use a smaller --lr "
+                              "\\(it is 1e\\+30\\)\n$")));
   EXPECT_EQ(text("weights"), "the last good ones");
   const auto steps = records("m").size();
   EXPECT_THAT(result.err, HasSubstr(" at step " + std::to_string(steps) + ", it was"));
@@ -548,8 +539,7 @@ TEST_F(Training, SavesNothingWhenItDiverges) {
 
 TEST_F(Training, SavesNothingWhenItsLastUpdateDiverges) {
   const ProcessResult result = run(kSmall + words("--lr 1e38 --steps 1 --save weights"));
-  EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err, HasSubstr("error: weights 'weights': net.0.weight holds "));
+  EXPECT_THAT(result, Fails(76, HasSubstr("error: weights 'weights': net.0.weight holds ")));
   EXPECT_TRUE(names().empty());
 }
 
@@ -558,8 +548,7 @@ TEST_F(Training, SavesNothingWhenItsLastUpdateDiverges) {
 TEST_F(Training, ChecksEverythingElseBeforeTheDevice) {
   const Arguments gpu = words("--device cuda:63 --dim 8 --depth 1");
   const ProcessResult missing = run(gpu);
-  EXPECT_EQ(missing.exit_code, 69);
-  EXPECT_THAT(missing.err, ::testing::StartsWith("mlp_single: error: device 'cuda:63': "));
+  EXPECT_THAT(missing, Fails(69, StartsWith("mlp_single: error: device 'cuda:63': ")));
   EXPECT_EQ(run(gpu + Arguments{"--save", "none/weights"}).exit_code, 73);
   EXPECT_EQ(run(gpu + Arguments{"--metrics", "."}).exit_code, 73);
   EXPECT_EQ(run(gpu + Arguments{"--load", "none"}).exit_code, 66);

@@ -1,19 +1,12 @@
 // docs/errors.md lists the error lines of the tables of bad input, and those of the table
 // of options that exclude each other. To regenerate it, run BARESTEP_WRITE_DOCS=1
 // build/tests/programs_test --gtest_filter='Troubleshooting.*'
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <regex>
-#include <set>
-#include <string>
 
 #include "apps/bad_input.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,13 +1,9 @@
 #include "core/arena.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <utility>
-
 #include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

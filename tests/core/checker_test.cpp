@@ -2,22 +2,13 @@
 // violation without any one of order()'s waits.
 #include "core/checker.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <random>
-#include <string>
-
 #include "core/program.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 #include "support/waits.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 /// A program with the buffers it needs.
 struct OwnedProgram {

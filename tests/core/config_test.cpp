@@ -1,8 +1,7 @@
 #include "core/config.h"
 
-#include <gtest/gtest.h>
-
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

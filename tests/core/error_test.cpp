@@ -1,9 +1,6 @@
 #include "core/error.h"
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <string>
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

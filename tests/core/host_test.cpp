@@ -1,22 +1,17 @@
 #include "core/host.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <ctime>
-#include <initializer_list>
-#include <thread>
-#include <vector>
 
 #include "support/busy_machine.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -404,14 +399,14 @@ JobProcess ran_beside(double waited_s, double others_s, std::initializer_list<st
 
 TEST(LostShares, AreOfEachProcessBesideThoseOfItsHost) {
   const JobProcess apart[] = {ran_beside(0.4, 0.5, {0}), ran_beside(0.1, 0, {0}, 2)};
-  EXPECT_THAT(lost_shares(apart), testing::ElementsAre(testing::DoubleNear(0.4, 1e-9), 0));
+  EXPECT_THAT(lost_shares(apart), ElementsAre(testing::DoubleNear(0.4, 1e-9), 0));
   // What ran beside one is the other.
   const JobProcess together[] = {ran_beside(0.9, 0.9, {0}), ran_beside(0.1, 0.1, {1})};
-  EXPECT_THAT(lost_shares(together), testing::ElementsAre(0, 0));
+  EXPECT_THAT(lost_shares(together), ElementsAre(0, 0));
 }
 
 TEST(LostShares, NameNothingShorterThanTheSystemsClockTells) {
-  EXPECT_THAT(lost_shares(std::vector{ran_beside(0.04, 1, {0})}), testing::ElementsAre(0));
+  EXPECT_THAT(lost_shares(std::vector{ran_beside(0.04, 1, {0})}), ElementsAre(0));
 }
 
 TEST(LostShares, OfMoreProcessesThanCpusAreWhatOthersTookOfAllCpus) {
@@ -425,7 +420,7 @@ TEST(LostShares, OfMoreProcessesThanCpusAreWhatOthersTookOfAllCpus) {
     EXPECT_NEAR(share, 0.25, 1e-9);
   }
   if (online == 1) return;
-  EXPECT_THAT(lost_shares(std::vector(2, ran_beside(0.9, 0.9, {0}))), testing::ElementsAre(0, 0));
+  EXPECT_THAT(lost_shares(std::vector(2, ran_beside(0.9, 0.9, {0}))), ElementsAre(0, 0));
 }
 
 }  // namespace

@@ -1,14 +1,11 @@
 #include "core/input_file.h"
 
-#include <gmock/gmock.h>
-
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 class FilePattern : public TempDirTest {};
 
@@ -59,7 +56,7 @@ TEST_F(InstalledFolder, IsLookedIntoForANameAndNotForAFile) {
 
 TEST_F(InstalledFolder, ThatIsMissingHasNoNamesAndIsNamedWhenOneIsAskedFor) {
   const std::filesystem::path missing = folder() / "cards";
-  EXPECT_THAT(installed_names(missing, ".json"), testing::IsEmpty());
+  EXPECT_THAT(installed_names(missing, ".json"), IsEmpty());
   expect_error(ExitCode::kNoInput,
                "machine card 't4': there is no folder '" + missing.string() +
                    "'; install barestep again, or give a file",

@@ -1,17 +1,13 @@
 #include "core/json_document.h"
 
-#include <gmock/gmock.h>
 #include <sys/stat.h>
-
-#include <string>
 
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 std::string nested(int depth) {
   return std::string(static_cast<std::size_t>(depth), '[') +

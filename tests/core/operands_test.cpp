@@ -1,17 +1,12 @@
 #include "core/operands.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cctype>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "core/addresses.h"
 #include "core/sample_ops.h"
 #include "core/tensor.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

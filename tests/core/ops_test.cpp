@@ -1,14 +1,8 @@
 #include "core/ops.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "core/sample_ops.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

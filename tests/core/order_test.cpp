@@ -1,14 +1,10 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "core/checker.h"
 #include "core/program.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 class Order : public ::testing::Test {
  protected:

@@ -1,28 +1,21 @@
 #include "core/output_file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
-#include <array>
 #include <csignal>
-#include <string>
 
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::UnorderedElementsAre;
 
 void replace_with(const fs::path& path, std::string_view a, std::string_view b = "") {
   const std::array parts = {std::as_bytes(std::span(a)), std::as_bytes(std::span(b))};

@@ -3,20 +3,15 @@
 // numbers in a notebook.
 #include "core/philox.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <fstream>
-#include <vector>
-
 #include "support/golden.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAre;
 
 /// A list of the golden file, "raw" or "fills".
 json predicted(const char* list) {

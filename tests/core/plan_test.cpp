@@ -1,14 +1,8 @@
 #include "core/plan.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <limits>
-#include <string>
-#include <utility>
-
 #include "core/program.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

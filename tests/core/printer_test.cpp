@@ -1,20 +1,10 @@
 #include "core/printer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "core/program.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// One layer with 2 inputs and 3 outputs that learns only its weight.
 TEST(Explain, PrintsTheWholeStepAsATable) {

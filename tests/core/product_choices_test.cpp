@@ -1,9 +1,8 @@
 #include "core/product_choices.h"
 
-#include <gtest/gtest.h>
-
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,16 +1,10 @@
 #include "core/program.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
-
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
 
 TEST(Buffers, AreFoundByNameAndDeviceAndGrow) {
   Buffers buffers;

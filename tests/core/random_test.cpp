@@ -1,30 +1,15 @@
 #include "core/random.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <span>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "support/expect_error.h"
 #include "support/golden.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAreArray;
 
 std::vector<float> drawn_randn(TorchGenerator& generator, std::size_t size) {
   std::vector<float> numbers(size);

@@ -1,12 +1,7 @@
 #include "core/rank_checker.h"
 
-#include <gtest/gtest.h>
-
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "core/program.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,13 +1,8 @@
 // The expected figures come from NumPy 1.24: mean, std(ddof=1), percentile.
 #include "core/statistics.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <vector>
-
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

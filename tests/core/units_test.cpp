@@ -1,10 +1,7 @@
 #include "core/units.h"
 
-#include <gtest/gtest.h>
-
-#include <limits>
-
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

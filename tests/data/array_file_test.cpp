@@ -1,29 +1,18 @@
 #include "data/array_file.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <numeric>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
 #include "support/npy_bytes.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 /// Opens the file and loads its elements.
 ArrayFile read_idx(const std::filesystem::path& path) {

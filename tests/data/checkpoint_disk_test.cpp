@@ -1,13 +1,4 @@
 // Checkpoints on disks that fail in any call, and on disks that lose power at any time.
-#include <gmock/gmock.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <iterator>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/output_file.h"
@@ -15,14 +6,12 @@
 #include "data/sample_checkpoint.h"
 #include "data/unreliable_disk.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AnyOf;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 void no_skips(const std::string& why) {
   ADD_FAILURE() << "nothing but whole files is ever seen: " << why;

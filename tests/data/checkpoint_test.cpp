@@ -1,8 +1,5 @@
 // The contents of a checkpoint file, and the handling of damaged or foreign files.
-#include <gmock/gmock.h>
 #include <unistd.h>
-
-#include <string>
 
 #include "core/input_file.h"
 #include "data/checkpoint_folder.h"
@@ -10,15 +7,12 @@
 #include "support/expect_error.h"
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::UnorderedElementsAre;
 
 class Checkpoints : public TempDirTest {
  protected:

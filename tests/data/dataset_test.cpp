@@ -1,27 +1,16 @@
 #include "data/dataset.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <sys/resource.h>
-
-#include <array>
-#include <cmath>
-#include <limits>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
 #include "support/npy_bytes.h"
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 constexpr int kU8 = 0x08, kI8 = 0x09, kI32 = 0x0C, kF32 = 0x0D, kF64 = 0x0E;
 

@@ -1,20 +1,12 @@
 #include "data/safetensors.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
-#include <cstring>
-#include <string>
-
 #include "support/expect_error.h"
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 std::string bytes_of(std::uint64_t number) {
   std::string bytes;
@@ -68,8 +60,8 @@ TEST_F(Safetensors, ReadsBackWhatItWroteInTheOrderOfNames) {
   EXPECT_THAT(entry->shape, ElementsAre(2, 3));
   EXPECT_EQ(entry->begin_bytes, 12);
   EXPECT_EQ(entry->end_bytes, 36);
-  EXPECT_THAT(file.f32("net.0.weight"), testing::ElementsAreArray(weight));
-  EXPECT_THAT(file.f32("net.0.bias"), testing::ElementsAreArray(bias));
+  EXPECT_THAT(file.f32("net.0.weight"), ElementsAreArray(weight));
+  EXPECT_THAT(file.f32("net.0.bias"), ElementsAreArray(bias));
   EXPECT_THAT(file.f32("empty"), IsEmpty());
   EXPECT_EQ(file.find("net.1.bias"), nullptr);
 }

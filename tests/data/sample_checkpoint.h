@@ -1,15 +1,8 @@
 // Checkpoints for tests to write and compare.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <map>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "data/checkpoint_folder.h"
+#include "support/testing.h"
 
 namespace barestep {
 

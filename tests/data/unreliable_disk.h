@@ -1,13 +1,8 @@
 // Disks that fail, and disks that lose power.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "core/file_system.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,14 +1,9 @@
 // Runs the named inputs of seeds/ and every input that the fuzzer kept, in corpus.tar.gz.
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
 
 #include "fuzz/targets.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

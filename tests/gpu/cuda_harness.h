@@ -1,17 +1,12 @@
 // Opens the first GPU for a test; shared by tests/gpu.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "core/device.h"
 #include "core/error.h"
 #include "kernels/make_device.h"
 #include "kernels/op_cases.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 

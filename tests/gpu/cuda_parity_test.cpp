@@ -1,31 +1,20 @@
 // The CUDA device compared with the CPU device and with PyTorch. Built twice: with CUDA, for
 // machines with a GPU, and with the fake runtime of tests/support, for all machines.
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <atomic>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <span>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "core/philox.h"
 #include "gpu/cuda_harness.h"
 #include "kernels/make_device.h"
 #include "kernels/rounding.h"
 #include "support/attention_golden.h"
+#include "support/each_step.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "support/golden.h"
 #include "support/near.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -598,20 +587,12 @@ TEST_F(CudaTraining, GoesOnToTheBitFromASnapshotThatIsCopiedBesideIt) {
   }
 }
 
-/// Steps that are measured by runs and by nodes in turn.
-class InTurn final : public StepProfiler {
- public:
-  RunDetail detail_of(std::int64_t step) override {
-    return step % 2 == 0 ? RunDetail::kRuns : RunDetail::kNodes;
-  }
-};
-
 TEST_F(CudaTraining, HasItsWorkOnTheHostsClock) {
   constexpr double kNear = 0.01;  // the fake's events are not more precise
   for (const bool graph : {false, true}) {
     TrainConfig config = small_config();
     config.device.graph = graph;
-    InTurn profiler;
+    ByNodes profiler([](std::int64_t step) { return step % 2 == 1; });
     TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
     Trainer trainer(run.config, *run.programs, {run.device.get()}, {}, nullptr, {},
                     graph ? nullptr : &profiler);

@@ -1,9 +1,4 @@
 // mlp_ddp on a GPU, started like a user does.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
 
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
@@ -12,11 +7,10 @@
 #include "support/near.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr const char* kRun = "--device cuda --steps 6 --metrics m.jsonl";
 constexpr const char* kMlp = "--layers 64,128,32 --fusion off";

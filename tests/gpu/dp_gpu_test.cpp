@@ -1,20 +1,14 @@
 // mlp_dp on GPUs, started like a user does.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
 
 #include "kernels/make_device.h"
 #include "support/metrics.h"
 #include "support/near.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
 
 using Options = std::vector<std::string>;
 const Options kMlp = {"--layers", "64,128,32", "--fusion", "off"};

@@ -1,13 +1,10 @@
 // NCCL with one rank, which needs one GPU and no MPI: eagerly, and captured on a stream that forks
 // from another one, as in a training step.
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <vector>
 
 #include "gpu/cuda_harness.h"
 #include "parallel/comm/nccl_transport.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

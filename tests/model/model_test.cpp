@@ -1,9 +1,8 @@
 #include "model/model.h"
 
-#include <gtest/gtest.h>
-
 #include "core/checker.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 #include "train/step.h"
 
@@ -162,7 +161,7 @@ TEST(Passes, ReadAndWriteWhereTheSchemeSaysThatParametersAndGradientsLive) {
   const OwnGradients scheme;
   TrainerHarness run(config, {}, nullptr, nullptr, &scheme);
   EXPECT_EQ(run.programs->buffers().find("gradients"), kNoBuffer);
-  EXPECT_THAT(scheme.read, testing::ElementsAre(0, 1, 2, 3, 2, 0, 1, 2, 3, 2, 0, 1, 2, 3, 2))
+  EXPECT_THAT(scheme.read, ElementsAre(0, 1, 2, 3, 2, 0, 1, 2, 3, 2, 0, 1, 2, 3, 2))
       << "backward needs no input gradient of the first layer";
   run.run();
   EXPECT_EQ(run.losses(), expected.losses());

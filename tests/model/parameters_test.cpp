@@ -1,11 +1,7 @@
 #include "model/parameters.h"
 
-#include <gtest/gtest.h>
-
-#include <map>
-#include <set>
-
 #include "model/model.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -32,8 +28,7 @@ TEST(Parameters, OfAnMlpAreNamedAsInTheStateDict) {
   const Parameters parameters = parameters_of({.widths = {3, 5, 2}});
   std::vector<std::string> names;
   for (const Parameter& each : parameters.all()) names.push_back(each.name);
-  EXPECT_THAT(names,
-              testing::ElementsAre("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"));
+  EXPECT_THAT(names, ElementsAre("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"));
   EXPECT_EQ(parameters[2].shape, (std::vector<std::int64_t>{2, 5}));
   EXPECT_EQ(parameters[3].shape, (std::vector<std::int64_t>{2}));
 }
@@ -64,10 +59,10 @@ TEST(Parameters, DrawInitialValuesInTheOrderInWhichTheyAreAdded) {
   std::vector<float> a(6), b(4);
   same.uniform(a, -0.5, 0.5);
   same.uniform(b, -0.25, 0.25);
-  EXPECT_THAT(parameters.in(flat, 0), testing::Each(1.0F));
-  EXPECT_THAT(parameters.in(flat, 1), testing::ElementsAreArray(a));
-  EXPECT_THAT(parameters.in(flat, 2), testing::Each(0.0F));
-  EXPECT_THAT(parameters.in(flat, 3), testing::ElementsAreArray(b));
+  EXPECT_THAT(parameters.in(flat, 0), Each(1.0F));
+  EXPECT_THAT(parameters.in(flat, 1), ElementsAreArray(a));
+  EXPECT_THAT(parameters.in(flat, 2), Each(0.0F));
+  EXPECT_THAT(parameters.in(flat, 3), ElementsAreArray(b));
 }
 
 // A pair of Linears, the first cut by outputs, the second by inputs; the last bias is whole.
@@ -96,13 +91,12 @@ TEST(Parameters, OfTensorRanksAreTogetherAllOfThem) {
         at(columns, i / cols * 5 + first_col + i % cols) = at(list.in(own, down.weight()), i);
       }
       first_col += cols;
-      EXPECT_THAT(list.in(own, down.bias()),
-                  testing::ElementsAreArray(all.in(values, down.bias())));
+      EXPECT_THAT(list.in(own, down.bias()), ElementsAreArray(all.in(values, down.bias())));
     }
     for (const auto& [id, part] : rows) {
-      EXPECT_THAT(part, testing::ElementsAreArray(all.in(values, id)));
+      EXPECT_THAT(part, ElementsAreArray(all.in(values, id)));
     }
-    EXPECT_THAT(columns, testing::ElementsAreArray(all.in(values, down.weight())));
+    EXPECT_THAT(columns, ElementsAreArray(all.in(values, down.weight())));
   }
 }
 
@@ -134,10 +128,10 @@ TEST(Parameters, OfTensorRanksMayBeBlocksOfSeveralGroups) {
     copy_to_whole(list[cut.weight()].in_whole(), list.in(own, cut.weight()), copied);
     std::vector<float> back(static_cast<std::size_t>(6 * rows));
     copy_from_whole(list[cut.weight()].in_whole(), copied, back);
-    EXPECT_THAT(back, testing::ElementsAreArray(list.in(own, cut.weight())));
+    EXPECT_THAT(back, ElementsAreArray(list.in(own, cut.weight())));
   }
-  EXPECT_THAT(weight, testing::ElementsAreArray(all.in(values, cut.weight())));
-  EXPECT_THAT(bias, testing::ElementsAreArray(all.in(values, cut.bias())));
+  EXPECT_THAT(weight, ElementsAreArray(all.in(values, cut.weight())));
+  EXPECT_THAT(bias, ElementsAreArray(all.in(values, cut.bias())));
 }
 
 /// The indices of a flat buffer that are not part of any tensor.

@@ -1,13 +1,8 @@
 // Configurations made by code are checked like those typed by users.
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <set>
-#include <string>
-#include <string_view>
 
 #include "core/error.h"
 #include "options/options.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -201,8 +196,7 @@ TEST(Config, CountsScoresInTheStandardFormOnly) {
         .line;
   };
   EXPECT_EQ(line(AttentionForm::kFlash), "");
-  EXPECT_THAT(line(AttentionForm::kStandard),
-              testing::StartsWith("model: a step takes 1.8e+18 bytes"));
+  EXPECT_THAT(line(AttentionForm::kStandard), StartsWith("model: a step takes 1.8e+18 bytes"));
 }
 
 /// One reason at a time; on one CPU, nothing prevents the fused update.

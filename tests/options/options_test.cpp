@@ -3,27 +3,16 @@
 // support/option_samples.h.
 #include "options/options.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
 #include <regex>
-#include <sstream>
-#include <string>
-#include <tuple>
-#include <vector>
 
 #include "command_line.h"
 #include "core/error.h"
 #include "support/option_samples.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::HasSubstr;
-using testing::StartsWith;
 
 /// The defaults of the program with this scheme.
 TrainConfig defaults_of(SchemeKind scheme) {
@@ -59,7 +48,7 @@ std::string error_of(const Option& option, const std::string& text) {
 
 TEST(Options, DefaultsNeedNoArguments) {
   for (const auto& [program, usual, last] : kTrainingPrograms) {
-    EXPECT_THAT(arguments_of(defaults_of(usual)), testing::IsEmpty());
+    EXPECT_THAT(arguments_of(defaults_of(usual)), IsEmpty());
     EXPECT_EQ(parse_command_line(usual, {}).config, defaults_of(usual));
   }
 }
@@ -136,7 +125,7 @@ TEST_F(Configuration, AsJsonHasTheTypesOfJson) {
                            R"("lr":0.001)", R"("betas":[0.9,0.999])", R"("fusion":"on")"}) {
     EXPECT_THAT(json, HasSubstr(part));
   }
-  EXPECT_THAT(json, testing::Not(HasSubstr("\"dim\"")));  // it is not set
+  EXPECT_THAT(json, Not(HasSubstr("\"dim\"")));  // it is not set
   EXPECT_EQ(configuration_record(config), "{\"configuration\":" + json + "}");
 }
 
@@ -283,7 +272,7 @@ TEST(DecidingSettings, AreOfWhatNumbersDependOnBeyondRounding) {
   // These may differ, or are compared by their results.
   for (const char* name : {"--steps", "--scheme", "--threads", "--workers", "--lr", "--dim",
                            "--batch-size", "--bucket-mib", "--update"}) {
-    EXPECT_THAT(names, testing::Not(testing::Contains(name)));
+    EXPECT_THAT(names, Not(Contains(name)));
   }
 }
 
@@ -292,7 +281,7 @@ TEST(SharedSettings, AreOfWhatEveryStepDependsOn) {
   for (const auto& [name, value] : shared_settings({})) names.push_back(name);
   EXPECT_THAT(names, testing::IsSupersetOf({"--dim", "--layers", "--seed", "--optimizer", "--lr",
                                             "--scheme", "--bucket-mib", "--update"}));
-  EXPECT_THAT(names, testing::Not(testing::Contains("--gemm")));
+  EXPECT_THAT(names, Not(Contains("--gemm")));
 }
 
 }  // namespace

@@ -1,9 +1,4 @@
 // Gradients that are reduced as bf16, with ranks as threads.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <vector>
 
 #include "core/plan.h"
 #include "core/program.h"
@@ -11,6 +6,7 @@
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -22,19 +18,13 @@ DdpSettings in_bf16() {
   return settings;
 }
 
-class Ignored final : public TrainObserver {
- public:
-  void on_step(const StepReport& /*report*/) override {}
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
-};
-
 /// The gradients after one step; without a scheme, a rank's own.
 FlatWeights gradients_of(const TrainConfig& config, int rank, int ranks, const Scheme* scheme,
                          const Connection& connection) {
   const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), scheme);
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
   Trainer trainer(config, programs, {device.get()}, connection, nullptr);
-  Ignored observer;
+  TrainObserver observer;
   trainer.run(observer);
   return trainer.download(programs.gradients());
 }
@@ -68,7 +58,7 @@ TEST(Bf16Gradients, AreTheRanksRoundedOnesAddedUpAndRounded) {
       found[static_cast<std::size_t>(rank)] =
           gradients_of(config, rank, ranks, &scheme, {&self, &self});
     });
-    EXPECT_THAT(found, testing::Each(sums));
+    EXPECT_THAT(found, Each(sums));
   }
 }
 

@@ -1,19 +1,11 @@
 // Which schemes end with one rank's bits: the table in docs/same-bits.md. To regenerate it, run
 // BARESTEP_WRITE_DOCS=1 build/tests/parallel_test --gtest_filter='BitwiseLadder.*'
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <fstream>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "parallel/schemes/scheme_of.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

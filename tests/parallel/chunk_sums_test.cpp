@@ -1,15 +1,6 @@
 // --reproducible: the same bits on any number of ranks and for any accumulation.
 #include "train/chunk_sums.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "core/index.h"
 #include "core/program.h"
 #include "parallel/schemes/scheme_of.h"
@@ -17,6 +8,7 @@
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -70,7 +62,7 @@ TEST(TreeStack, AddsUpInOneOrderWhoeverHasTheChunks) {
         of_all.insert(of_all.end(), stack.nodes().begin(), stack.nodes().end());
       }
       TreeStack stack(chunks);
-      EXPECT_THAT(added_up(of_all, chunks, stack), testing::ElementsAre(expected));
+      EXPECT_THAT(added_up(of_all, chunks, stack), ElementsAre(expected));
     }
   }
 }
@@ -254,9 +246,9 @@ TEST_F(Reproducible, RunsKeepFewSumsAtOnce) {
     }
     return names;
   };
-  EXPECT_THAT(names_of(1), testing::UnorderedElementsAre("gradients", "gradients.1", "gradients.2",
-                                                         "gradients.3", "gradients.4"));
-  EXPECT_THAT(names_of(16), testing::ElementsAre("gradients"));
+  EXPECT_THAT(names_of(1), UnorderedElementsAre("gradients", "gradients.1", "gradients.2",
+                                                "gradients.3", "gradients.4"));
+  EXPECT_THAT(names_of(16), ElementsAre("gradients"));
 }
 
 /// Two ranks with a subtree each send each other half of the sums, then the others' halves.

@@ -1,13 +1,9 @@
 // DataParallel on GPUs, each used once, or one used twice.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <string>
 
 #include "kernels/make_device.h"
 #include "support/rank_run.h"
 #include "support/spread_run.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

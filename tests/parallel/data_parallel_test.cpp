@@ -1,12 +1,6 @@
 // DataParallel on CPU devices of one process.
 #include "parallel/schemes/data_parallel.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <vector>
-
 #include "core/error.h"
 #include "core/plan.h"
 #include "kernels/make_device.h"
@@ -17,13 +11,11 @@
 #include "support/rank_run.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::Each;
-using ::testing::ElementsAre;
 
 /// 64 rows, which neither 3 nor 5 devices can share equally.
 TrainConfig baseline_config() {

@@ -1,20 +1,18 @@
 // PyTorch's DistributedDataParallel and DistributedSampler, from the files of
 // scripts/golden_ddp.py.
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <array>
-#include <fstream>
 
 #include "kernels/make_device.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
+#include "support/each_step.h"
 #include "support/golden.h"
 #include "support/idx_bytes.h"
 #include "support/layers.h"
 #include "support/near.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "train/schedule.h"
 
 namespace barestep {
@@ -152,24 +150,14 @@ std::vector<std::vector<int>> GoldenSampler::rows_of(const TrainConfig& config, 
   const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, &data, rank, ranks));
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
   Trainer trainer(config, programs, {device.get()}, {}, &data);
-  class Rows final : public TrainObserver {
-   public:
-    explicit Rows(const Trainer& trainer) : trainer_(trainer) {}
-    void on_step(const StepReport& report) override {
-      const Tensor x = trainer_.programs().train().tensors.x;
-      const float row = *trainer_.runner().addresses(report.step).at(x);
-      rows.push_back(static_cast<int>(row));
-    }
-    void on_evaluation(const EvaluationReport& /*report*/) override {}
-    std::vector<int> rows;
-
-   private:
-    const Trainer& trainer_;
-  } observer(trainer);
+  std::vector<int> rows;
+  EachStep observer([&](const StepReport& report) {
+    const Tensor x = programs.train().tensors.x;
+    rows.push_back(static_cast<int>(*trainer.runner().addresses(report.step).at(x)));
+  });
   trainer.run(observer);
-  const auto half = static_cast<std::ptrdiff_t>(observer.rows.size() / 2);
-  return {{observer.rows.begin(), observer.rows.begin() + half},
-          {observer.rows.begin() + half, observer.rows.end()}};
+  const auto half = static_cast<std::ptrdiff_t>(rows.size() / 2);
+  return {{rows.begin(), rows.begin() + half}, {rows.begin() + half, rows.end()}};
 }
 
 TEST_F(GoldenSampler, GivesEachRankItsShareOfFiles) {

@@ -1,12 +1,5 @@
 // Dropout in whole steps: which elements are dropped, on ranks and devices, in micro-steps and
 // evaluations.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <map>
-#include <utility>
-#include <vector>
 
 #include "core/plan.h"
 #include "core/program.h"
@@ -18,13 +11,11 @@
 #include "support/rank_run.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-using testing::IsEmpty;
-using testing::SizeIs;
 
 TrainConfig dropping(double rate = 0.4) {
   TrainConfig config = rank_config();
@@ -180,7 +171,8 @@ TEST(Dropout, TakesNoMemoryButTheNumberOfTheStepAndSuchOutputs) {
       for (const Category category : kValuesOf<Category>) {
         // Two slots, each aligned to 256 bytes.
         std::int64_t more = category == Category::kData ? 512 : 0;
-        if (category == Category::kActivations && traits_of(activation).grad_from_value) {
+        if (category == Category::kActivations &&
+            traits_of(activation).grad_from == GradFrom::kOutput) {
           // The outputs of two layers, 7 and 6 wide.
           more = (batch_size * 7 * 4 + 255) / 256 * 256 + (batch_size * 6 * 4 + 255) / 256 * 256;
         }

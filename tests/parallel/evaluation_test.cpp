@@ -1,5 +1,4 @@
 // Evaluation by ranks as threads, each with its share of the test set.
-#include <gtest/gtest.h>
 
 #include "kernels/make_device.h"
 #include "parallel/schemes/scheme_of.h"
@@ -7,6 +6,7 @@
 #include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "train/evaluator.h"
 
 namespace barestep {

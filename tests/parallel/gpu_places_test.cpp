@@ -1,11 +1,10 @@
 // Which ranks have their own GPU, and whether NCCL can join them.
 #include "parallel/comm/gpu_places.h"
 
-#include <gtest/gtest.h>
-
 #include "parallel/comm/nccl_transport.h"
 #include "support/expect_error.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,15 +1,6 @@
 // Ranks that share a model, as threads, compared with one rank.
 #include "core/mesh.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
-#include <memory>
-#include <stdexcept>
-#include <vector>
-
 #include "core/program.h"
 #include "core/rank_checker.h"
 #include "kernels/make_device.h"
@@ -26,6 +17,7 @@
 #include "support/sanitized.h"
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

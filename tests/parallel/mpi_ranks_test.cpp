@@ -1,10 +1,8 @@
 // DDP with ranks as processes; run by mpirun, and also alone.
-#include <gtest/gtest.h>
-
-#include <vector>
 
 #include "parallel/schemes/zero.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

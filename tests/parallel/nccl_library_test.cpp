@@ -1,14 +1,10 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "parallel/comm/nccl_transport.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// What is mapped into this process's memory.
 constexpr const char* kMappedFiles = "/proc/self/maps";

@@ -1,11 +1,8 @@
 // A fake GPU whose streams run the fake NCCL's work, for a whole test program.
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <utility>
 
 #include "support/cuda_fake_state.h"
 #include "support/fake_nccl.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

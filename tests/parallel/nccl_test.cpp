@@ -1,11 +1,4 @@
 // Ranks over a fake NCCL that needs no GPU.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <thread>
 
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
@@ -18,14 +11,10 @@
 #include "support/forwarding_device.h"
 #include "support/forwarding_transport.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 /// Wraps a stream, which it may own; its native() is that stream, which the fake gets in place of a
 /// CUDA stream.
@@ -49,18 +38,10 @@ Stream& unwrapped(Stream& stream) {
   return *static_cast<Stream*>(stream.native());
 }
 
-class UnwrappingEvent final : public Event {
+class UnwrappingEvent final : public ForwardingEvent {
  public:
-  explicit UnwrappingEvent(std::unique_ptr<Event> inner) : inner_(std::move(inner)) {}
-  void record(Stream& stream) override { inner_->record(unwrapped(stream)); }
-  [[nodiscard]] bool reached() const override { return inner_->reached(); }
-  void synchronize() const override { inner_->synchronize(); }
-  [[nodiscard]] double seconds_since(const Event& earlier) const override {
-    return inner_->seconds_since(*static_cast<const UnwrappingEvent&>(earlier).inner_);
-  }
-
- private:
-  std::unique_ptr<Event> inner_;
+  using ForwardingEvent::ForwardingEvent;
+  void record(Stream& stream) override { ForwardingEvent::record(unwrapped(stream)); }
 };
 
 /// Accepts and makes NativeStreams.

@@ -1,13 +1,5 @@
 // Pipelines whose stages are ranks, as threads. The oracles are accumulation on one rank, for its
 // bits, and one rank with whole batches.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <stdexcept>
-#include <vector>
 
 #include "kernels/make_device.h"
 #include "parallel/comm/staged_transport.h"
@@ -18,6 +10,7 @@
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

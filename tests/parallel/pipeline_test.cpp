@@ -1,12 +1,5 @@
 // Pipelines on CPU devices of one process. The oracle is gradient accumulation on one device, with
 // as many micro-steps as the pipeline has micro-batches.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "kernels/make_device.h"
 #include "parallel/schemes/other_schemes.h"
@@ -15,6 +8,7 @@
 #include "support/sanitized.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

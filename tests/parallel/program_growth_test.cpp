@@ -1,8 +1,4 @@
 // The time to build the programs of a deep model is proportional to its depth.
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <string>
 
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
@@ -10,6 +6,7 @@
 #include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero.h"
 #include "support/busy_machine.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,13 +1,4 @@
 // Recomputation: the same bits as training without it, in every scheme, and its savings and costs.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "core/plan.h"
 #include "core/program.h"
@@ -21,15 +12,12 @@
 #include "support/sanitized.h"
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 #include "train/recomputation.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 /// Seven layers of different widths.
 TrainConfig deep(std::int64_t segments) {

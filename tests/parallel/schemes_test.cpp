@@ -1,15 +1,4 @@
 // ZeRO and factor gather with ranks as threads, compared with DDP and one rank.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/plan.h"
@@ -26,12 +15,11 @@
 #include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 class SchemesOfFiles : public TempDirTest {};
 
@@ -499,8 +487,8 @@ TEST(LocalSgd, GoesOnWithTheSameNumberOfRanksOnly) {
     return std::string();
   };
   EXPECT_EQ(refusal(3), "");
-  EXPECT_THAT(refusal(4), testing::HasSubstr("optimizer.exp_avg.rank3.net.0.weight is missing"));
-  EXPECT_THAT(refusal(2), testing::HasSubstr("optimizer.exp_avg.rank2.net.0.weight would be lost"));
+  EXPECT_THAT(refusal(4), HasSubstr("optimizer.exp_avg.rank3.net.0.weight is missing"));
+  EXPECT_THAT(refusal(2), HasSubstr("optimizer.exp_avg.rank2.net.0.weight would be lost"));
 }
 
 /// A star of two ranks and a tree of threads add up in the order of DDP.

@@ -1,13 +1,8 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <cmath>
-#include <numeric>
-#include <optional>
-#include <random>
 
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -17,8 +12,6 @@ std::vector<std::int64_t> counts(const std::vector<Rows>& pieces) {
   for (const Rows& rows : pieces) all.push_back(rows.count);
   return all;
 }
-
-using testing::ElementsAre;
 
 // torch.chunk of PyTorch 1.13.1, and the batches of 30 and 10 in the DataParallel tutorial.
 TEST(Chunk, SplitsAsTorchDoes) {

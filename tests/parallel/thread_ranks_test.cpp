@@ -1,13 +1,4 @@
 // DDP with ranks as threads.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "kernels/make_device.h"
@@ -19,6 +10,7 @@
 #include "support/layers.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -254,7 +246,7 @@ TEST(StagedRanks, KeepTheStepsOfCallsInProgressAndStayOffTheThreadOfTheStream) {
   may_go_on = true;
   may_go_on.notify_all();
   stream->synchronize();
-  EXPECT_THAT(host.steps, testing::ElementsAre(6, 6, 7, 7)) << "two pieces each";
+  EXPECT_THAT(host.steps, ElementsAre(6, 6, 7, 7)) << "two pieces each";
   ASSERT_EQ(host.threads.size(), 4U);
   for (const std::thread::id& id : host.threads) {
     EXPECT_NE(id, of_stream);
@@ -267,7 +259,7 @@ TEST(ThreadRanks, HostCallsCarryBytesInRankOrder) {
     const int mine = 10 + ranks.rank();
     std::array<int, 3> all{};
     ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    EXPECT_THAT(all, testing::ElementsAre(10, 11, 12));
+    EXPECT_THAT(all, ElementsAre(10, 11, 12));
     int message = ranks.rank();
     ranks.broadcast(std::as_writable_bytes(std::span(&message, 1)), 2);
     EXPECT_EQ(message, 2);

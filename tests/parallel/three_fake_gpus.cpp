@@ -1,7 +1,7 @@
 // A machine with three fake GPUs, for a whole test program.
-#include <gtest/gtest.h>
 
 #include "support/fake_cuda.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

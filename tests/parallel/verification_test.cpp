@@ -2,15 +2,6 @@
 // --flip, whose place each message must name.
 #include "train/verification.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <set>
-#include <string>
-#include <vector>
-
 #include "core/error.h"
 #include "core/index.h"
 #include "kernels/cpu/product.h"
@@ -18,12 +9,10 @@
 #include "parallel/schemes/scheme_of.h"
 #include "support/rank_run.h"
 #include "support/spread_run.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::HasSubstr;
-using testing::StartsWith;
 
 /// A way to train, on threads as ranks.
 struct Way {
@@ -334,7 +323,7 @@ TEST(StateOfSteps, IsWhatAStepChangesForTheNextOne) {
   for (const Tensor& tensor : programs.verified_state()) {
     names.insert(programs.buffers()[tensor.buffer].name);
   }
-  EXPECT_THAT(names, testing::ElementsAre("exp_avg", "exp_avg_sq", "generator", "parameters"));
+  EXPECT_THAT(names, ElementsAre("exp_avg", "exp_avg_sq", "generator", "parameters"));
 }
 
 }  // namespace

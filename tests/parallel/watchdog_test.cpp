@@ -1,22 +1,12 @@
 // The watchdog and its inputs: the board, the records of ranks, the launcher's variables.
 #include "parallel/job/watchdog.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
-#include <initializer_list>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/stop_request.h"
@@ -25,14 +15,10 @@
 #include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ContainsRegex;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 /// A board with a watchdog for place 0, and the code with which it ended all ranks.
 struct Watched {

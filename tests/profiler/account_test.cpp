@@ -1,17 +1,13 @@
 #include "profiler/account.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "core/statistics.h"
+#include "support/each_step.h"
 #include "support/sample_profile.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST(Account, GivesEveryStretchOfAStepItsCause) {
   const SampleProfile sample;
@@ -140,14 +136,6 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
           ": no known cause; work starts late, its end is noticed late, or the machine is busy"));
 }
 
-/// Measures nodes in every other step.
-class EveryOther final : public StepProfiler {
- public:
-  RunDetail detail_of(std::int64_t step) override {
-    return step % 2 == 0 ? RunDetail::kRuns : RunDetail::kNodes;
-  }
-};
-
 /// The account of a step measured by nodes does not count the gaps inside a run in its phase.
 TEST(Account, IsAsGoodOfStepsThatAreMeasuredMoreOrLessFinely) {
   TrainConfig config;
@@ -155,7 +143,7 @@ TEST(Account, IsAsGoodOfStepsThatAreMeasuredMoreOrLessFinely) {
   config.model.depth = 2;
   config.training.steps = 12;
   TrainerHarness run(config);
-  EveryOther finely;
+  ByNodes finely([](std::int64_t step) { return step % 2 == 1; });
   Trainer trainer(run.config, *run.programs, {run.device.get()}, {}, nullptr, {}, &finely);
   std::size_t steps = 0;
   run.after_step = [&](const StepReport& report) {

@@ -1,6 +1,6 @@
 #include "profiler/checklist.h"
 
-#include <gtest/gtest.h>
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

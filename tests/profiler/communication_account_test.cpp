@@ -1,14 +1,5 @@
 #include "profiler/communication_account.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <memory>
-
 #include "core/clock.h"
 #include "kernels/make_device.h"
 #include "parallel/schemes/other_schemes.h"
@@ -16,18 +7,16 @@
 #include "parallel/schemes/zero.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"
+#include "support/each_step.h"
 #include "support/file_runs.h"
 #include "support/forwarding_transport.h"
 #include "support/rank_run.h"
 #include "support/simulated_steps.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
 
 // Gives each thread a clock that may be wrong.
 thread_local double clock_is_ahead_s = 0;
@@ -74,7 +63,7 @@ TEST(ExchangeText, NamesTheRanksOfAMesh) {
   TrainConfig config = rank_config();
   config.parallel.tensor = 2;
   EXPECT_EQ(exchange_text_of(config, 2), "all_reduce of 1 message (240 B) by 2 tensor ranks");
-  EXPECT_THAT(exchange_text_of(config, 4), testing::StartsWith("all_reduce of 2 buckets ("));
+  EXPECT_THAT(exchange_text_of(config, 4), StartsWith("all_reduce of 2 buckets ("));
   EXPECT_THAT(exchange_text_of(config, 4), HasSubstr(" by 2 data ranks while backward goes on, "));
 }
 
@@ -177,20 +166,6 @@ struct AccountOfRun {
   std::vector<std::vector<StepAccount>> steps;  // by rank
 };
 
-class RankAccount final : public TrainObserver {
- public:
-  explicit RankAccount(CommunicationAccount& account) : account_(account) {}
-  void on_step(const StepReport& report) override {
-    account_.add(report);
-    steps.push_back(account_of(*report.timeline, kMainLane));
-  }
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
-  std::vector<StepAccount> steps;
-
- private:
-  CommunicationAccount& account_;
-};
-
 /// How the times of a run's collectives are measured.
 enum class By { kRecords, kEvents };
 
@@ -220,7 +195,11 @@ AccountOfRun account_of_run(TrainConfig config, int count, double pause_ms, cons
     const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
     SilentTransport silent(ranks);
     CommunicationAccount account(programs, kSteps);
-    RankAccount observer(account);
+    std::vector<StepAccount> steps;
+    EachStep observer([&](const StepReport& report) {
+      account.add(report);
+      steps.push_back(account_of(*report.timeline, kMainLane));
+    });
     {
       Transport* const transport = by == By::kEvents ? static_cast<Transport*>(&silent) : &ranks;
       Trainer trainer(config, programs, {device.get()}, {&ranks, transport}, nullptr);
@@ -228,7 +207,7 @@ AccountOfRun account_of_run(TrainConfig config, int count, double pause_ms, cons
     }
     const CommunicationSummary mine = account.gather(ranks);
     if (ranks.rank() == 0) result.summary = mine;
-    result.steps[static_cast<std::size_t>(ranks.rank())] = observer.steps;
+    result.steps[static_cast<std::size_t>(ranks.rank())] = steps;
   });
   return result;
 }
@@ -360,7 +339,11 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
         spec_of_rank(config, DeviceKind::kCpu, &dataset, ranks.rank(), ranks.size()), &scheme);
     const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
     CommunicationAccount account(programs, 4 * 7);
-    RankAccount observer(account);
+    std::vector<StepAccount> steps;
+    EachStep observer([&](const StepReport& report) {
+      account.add(report);
+      steps.push_back(account_of(*report.timeline, kMainLane));
+    });
     {
       Trainer trainer(config, programs, {device.get()}, {&ranks, &ranks}, &dataset);
       trainer.run(observer);
@@ -371,7 +354,7 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
     const CommunicationSummary summary = account.gather(ranks);
     EXPECT_EQ(summary.steps, 4 * 6 - 2);
     double longest_s = 0;
-    for (const StepAccount& step : observer.steps) longest_s = std::max(longest_s, step.wall_s);
+    for (const StepAccount& step : steps) longest_s = std::max(longest_s, step.wall_s);
     EXPECT_LE(summary.parts.waiting_s, longest_s);
   });
 }
@@ -423,7 +406,7 @@ TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {
     names.push_back(each.name);
     bytes += each.bytes;
   }
-  EXPECT_THAT(names, testing::ElementsAre("loss", "bucket 1", "bucket 2", "bucket 3"));
+  EXPECT_THAT(names, ElementsAre("loss", "bucket 1", "bucket 2", "bucket 3"));
   EXPECT_EQ(summary.collectives[0].bytes, 8);  // the loss, and whether a rank wants to stop
   EXPECT_GT(bytes, 4 * (5 * 7 + 7 + 7 * 6 + 6 + 6 * 3 + 3));
 }

@@ -2,9 +2,6 @@
 #pragma once
 
 #include <dlfcn.h>
-#include <gtest/gtest.h>
-
-#include <optional>
 
 #include "core/clock.h"
 #include "kernels/make_device.h"
@@ -12,6 +9,7 @@
 #include "profiler/fake_cupti.h"
 #include "profiler/profile.h"
 #include "support/forwarding_device.h"
+#include "support/testing.h"
 
 namespace barestep {
 

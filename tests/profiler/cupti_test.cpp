@@ -1,13 +1,8 @@
 // Loading CUPTI, and the messages if it is not available.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <thread>
 
 #include "profiler/cupti_fixture.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 
@@ -16,11 +11,6 @@ std::string fake_cupti_file() {
 }
 
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 TEST_F(Cupti, ThatIsAbsentOrAnotherLibrarySaysSo) {
   EXPECT_THAT(why_not({"/nowhere/libcupti.so"}),

@@ -1,18 +1,10 @@
 // The GPU work that CUPTI reports, and the nodes it belongs to.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <thread>
-#include <utility>
 
 #include "profiler/cupti_fixture.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::SizeIs;
 
 TEST_F(Cupti, TellsWhichNodeEachPieceOfWorkIsOf) {
   open();

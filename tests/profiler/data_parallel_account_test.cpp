@@ -1,25 +1,16 @@
 // The counts and times in the account of DataParallel.
 #include "profiler/data_parallel_account.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <map>
-#include <utility>
-
 #include "core/program.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/local_transport.h"
 #include "parallel/schemes/data_parallel.h"
+#include "support/each_step.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// 64 rows of 5 numbers in and 3 out, split into 22, 22 and 20 rows.
 struct ThreeDevices {
@@ -75,13 +66,6 @@ TEST(RunPlan, CoversEveryNodeOnce) {
   }
 }
 
-/// No input except time.
-class NoInput final : public StepInput {
- public:
-  void fill(std::int64_t /*step*/, const Program& /*program*/,
-            const Addresses& /*addresses*/) override {}
-};
-
 /// Two devices that pause, which gives a lower bound on times.
 TEST(StepTimeline, MeasuresPausesOnTheDeviceThatMakesThem) {
   Buffers buffers;
@@ -101,7 +85,7 @@ TEST(StepTimeline, MeasuresPausesOnTheDeviceThatMakesThem) {
   const MemoryPlan plan(buffers);
   Runner runner(devices, nullptr, buffers, plan, {});
   runner.add(program);
-  NoInput input;
+  StepInput input;
   for (int step = 0; step < 5; ++step) {
     runner.step(program, &program, input);
     const StepTimeline& done = *runner.timeline().at(0);
@@ -116,16 +100,6 @@ TEST(StepTimeline, MeasuresPausesOnTheDeviceThatMakesThem) {
     EXPECT_GE((seconds[{0, Phase::kBackward}]), 0.005);
   }
 }
-
-class Accounted final : public TrainObserver {
- public:
-  explicit Accounted(DataParallelAccount& account) : account_(account) {}
-  void on_step(const StepReport& report) override { account_.add(report); }
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
-
- private:
-  DataParallelAccount& account_;
-};
 
 /// The account of a run.
 std::string account_text(ThreeDevices& three) {
@@ -144,7 +118,7 @@ std::string account_text(ThreeDevices& three) {
   DataParallelAccount account(
       *three.programs, three.scheme.split(three.programs->spec().batch_size), names, Route::kStar);
   EXPECT_EQ(account.text(), "");
-  Accounted observer(account);
+  EachStep observer([&](const StepReport& report) { account.add(report); });
   trainer.run(observer);
   return account.text();
 }

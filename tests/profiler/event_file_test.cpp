@@ -1,13 +1,8 @@
 #include "profiler/event_file.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <bit>
-#include <cstring>
-
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -49,7 +44,7 @@ TEST_F(EventFileTest, HoldsTheVersionAndThenTheNumbers) {
   file.add(300, 1.5, {"loss", 0.25});
   file.close();
   const auto entry = *std::filesystem::directory_iterator(path);
-  EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("events.out.tfevents."));
+  EXPECT_THAT(entry.path().filename().string(), StartsWith("events.out.tfevents."));
   const auto frames = frames_of(read_file(entry.path()));
   ASSERT_EQ(frames.size(), 2U);
   EXPECT_EQ(frames[0].substr(9),

@@ -1,21 +1,17 @@
 #include "profiler/memory_timeline.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/busy_machine.h"
 #include "support/sample_profile.h"
+#include "support/testing.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
 constexpr std::int64_t kBlock = kPlanAlignmentBytes;

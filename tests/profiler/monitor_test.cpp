@@ -1,27 +1,16 @@
 #include "profiler/monitor.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include <atomic>
-#include <cmath>
 #include <ctime>
-#include <filesystem>
 #include <new>
-#include <thread>
 
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr std::string_view kReasons[] = {"", "power cap", "heat"};
 const std::vector<Gauge> kGauges = {

@@ -1,22 +1,10 @@
 #include "profiler/operator_table.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <fstream>
-#include <numeric>
-#include <sstream>
-
 #include "support/sample_profile.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ContainsRegex;
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<std::string> lines_of(std::istream&& text) {
   std::vector<std::string> lines;
@@ -78,8 +66,8 @@ TEST(OperatorTable, AddsRatesRoofAndPercentiles) {
   // 2 GFLOP and 5 MB in 1 ms; 0.25 ms at the best rate; 250 us and 300 + 0.97 * 100 us
   // (numpy.percentile).
   EXPECT_THAT(lines[3],
-              testing::EndsWith("2.000       2000.00          5.00        25.00%     250.000us     "
-                                "397.000us  "));
+              EndsWith("2.000       2000.00          5.00        25.00%     250.000us     "
+                       "397.000us  "));
 }
 
 TEST(OperatorTable, SortsByEachKey) {

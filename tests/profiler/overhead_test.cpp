@@ -1,16 +1,13 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <vector>
 
 #include "profiler/profile.h"
 #include "support/busy_machine.h"
+#include "support/each_step.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
 
 /// Groups whose profiled steps take `extra[i]` longer, on a machine that slows down steadily.
 std::vector<double> steps_with(const std::vector<double>& extra) {
@@ -79,13 +76,6 @@ TEST(Overhead, IsOneSentence) {
       HasSubstr("is unknown: measuring it takes four steps after warm-up that are not profiled"));
 }
 
-class ProfiledForOverhead final : public StepProfiler {
- public:
-  RunDetail detail_of(std::int64_t step) override {
-    return is_profiled_for_overhead(step) ? RunDetail::kNodes : RunDetail::kRuns;
-  }
-};
-
 /// Steps of 1024 x 2, in groups of four.
 Overhead measured_overhead() {
   TrainConfig config;
@@ -93,7 +83,7 @@ Overhead measured_overhead() {
   config.model.depth = 2;
   config.training.steps = 4 + 4 * 15;
   TrainerHarness run(config);
-  ProfiledForOverhead profiler;
+  ByNodes profiler(&is_profiled_for_overhead);
   Trainer trainer(run.config, *run.programs, {run.device.get()}, {}, nullptr, {}, &profiler);
   ProfiledSteps kept(1, parts_of(run.programs->train().program), 1000);
   run.after_step = [&](const StepReport& report) {

@@ -1,19 +1,13 @@
 #include "profiler/peaks.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
-
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <set>
 
 #include "core/program.h"
 #include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "train/step.h"
 
 namespace barestep {

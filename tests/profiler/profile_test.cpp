@@ -1,9 +1,8 @@
 #include "profiler/profile.h"
 
-#include <gtest/gtest.h>
-
 #include "profiler/account.h"
 #include "support/sample_profile.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,11 +1,6 @@
 // Our traces as interpreted by trace readers. Their Python packages are looked for in
 // BARESTEP_READERS_PYTHON, otherwise in the python3 of the path; without them, tests are skipped.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <cstdlib>
-#include <map>
 
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/account.h"
@@ -13,6 +8,7 @@
 #include "support/process.h"
 #include "support/sample_profile.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,18 +1,13 @@
 #include "profiler/report.h"
 
-#include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <map>
 
 #include "kernels/make_device.h"
 #include "support/pattern.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::HasSubstr;
 
 StepReport report_of(std::int64_t step, std::int64_t steps, double wall_s) {
   StepReport report;
@@ -200,7 +195,7 @@ TEST(SweepTable, HasTheThroughputOfAllSteps) {
   EXPECT_THAT(table, HasSubstr("Step time, median (s)"));
   EXPECT_THAT(table, HasSubstr("mean  Throughput (samples/sec)\n"));
   // 3 x 64 + 32 samples in 0.14 s
-  EXPECT_THAT(table, testing::ContainsRegex("\n +16 +0\\.02000 .* 0\\.03500 +1600\\.00\n"));
+  EXPECT_THAT(table, ContainsRegex("\n +16 +0\\.02000 .* 0\\.03500 +1600\\.00\n"));
 }
 
 TEST(UpdateText, NamesTheLevelAndItsBytes) {
@@ -247,15 +242,15 @@ TEST(RunHeader, NamesModelDataAndDevice) {
   const auto device = make_cpu_device({.threads = 2, .gemm = GemmProvider::kReference});
   const StepPrograms square({.model = {.widths = {1024, 1024, 1024}}});
   EXPECT_THAT(run_header(square, *device),
-              testing::StartsWith("2 x Linear(1024, 1024), 2,099,200 parameters, batch 64\ncpu: "));
+              StartsWith("2 x Linear(1024, 1024), 2,099,200 parameters, batch 64\ncpu: "));
   const StepPrograms files(
       {.model = {.widths = {784, 10}},
        .input = {.data = DataKind::kIdx, .train_rows = 8000, .test_rows = 2000}});
   EXPECT_THAT(run_header(files, *device),
-              testing::StartsWith("Linear 784 - 10, 7,850 parameters, batch 64, 8,000 training and "
-                                  "2,000 test samples\ncpu: "));
+              StartsWith("Linear 784 - 10, 7,850 parameters, batch 64, 8,000 training and "
+                         "2,000 test samples\ncpu: "));
   EXPECT_THAT(run_header(files, *device, "features / 255"),
-              testing::HasSubstr(" and 2,000 test samples, features / 255\ncpu: "));
+              HasSubstr(" and 2,000 test samples, features / 255\ncpu: "));
   EXPECT_TRUE(run_header(files, *device).ends_with(", 2 threads, products by reference\n"));
 }
 

@@ -1,14 +1,8 @@
 // The account of a step as a fold over a timeline, on a simulated machine with known times.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <deque>
-#include <random>
-#include <set>
 
 #include "profiler/account.h"
 #include "support/simulated_steps.h"
+#include "support/testing.h"
 #include "train/step.h"
 
 namespace barestep {

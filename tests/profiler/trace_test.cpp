@@ -1,25 +1,17 @@
 #include "profiler/trace.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <chrono>
 
 #include "core/clock.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/sample_profile.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
 
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using OrderedJson = nlohmann::ordered_json;
 
 TraceContext context_of_rank(int rank, int world) {
@@ -364,7 +356,7 @@ TEST_F(TraceFile, IsPackedWhereItsNameEndsInGz) {
   const std::string packed = read_file(folder() / "t.json.gz");
   EXPECT_LT(packed.size(), text.size() / 4);
   EXPECT_EQ(packed.substr(0, 2), "\x1f\x8b");
-  EXPECT_THAT(names(), testing::UnorderedElementsAre("t.json", "t.json.gz"));
+  EXPECT_THAT(names(), UnorderedElementsAre("t.json", "t.json.gz"));
 }
 
 }  // namespace

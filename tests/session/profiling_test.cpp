@@ -2,35 +2,26 @@
 #include "session/profiling.h"
 
 #include <dlfcn.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cstdlib>
 
 #include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
+#include "support/testing.h"
 #include "train/trainer.h"
 
 namespace barestep {
 namespace {
 
 /// Sends no records of products. It can present itself as a GPU, on which CUPTI reports.
-class LossyDevice final : public ForwardingDevice, public RecordSink {
+class LossyDevice final : public FilteredRecords {
  public:
-  LossyDevice(Device& inner, DeviceKind kind) : ForwardingDevice(inner), kind_(kind) {}
+  LossyDevice(Device& inner, DeviceKind kind)
+      : FilteredRecords(inner, [](const Record& record) { return record.label != "gemm"; }),
+        kind_(kind) {}
   [[nodiscard]] DeviceKind kind() const override { return kind_; }
-  void set_record_sink(RecordSink* sink) override {
-    sink_ = sink;
-    inner().set_record_sink(sink == nullptr ? nullptr : this);
-  }
-  void on_record(const Record& record) override {
-    if (record.label != "gemm") sink_->on_record(record);
-  }
 
  private:
   DeviceKind kind_;
-  RecordSink* sink_ = nullptr;
 };
 
 TrainConfig profiled_config() {
@@ -92,8 +83,8 @@ TEST_F(ByEvents, HasTheTimesOfEachNodeAndSaysWhereTheyAreFrom) {
   with_profile(device_, config_, [](Profiling& profiling) {
     profiling.save(false);
     EXPECT_THAT(profiling.text(),
-                testing::HasSubstr("The GPU's times are from CUDA events, to about a microsecond: "
-                                   "CUPTI cannot be used: "));
+                HasSubstr("The GPU's times are from CUDA events, to about a microsecond: "
+                          "CUPTI cannot be used: "));
   });
 }
 
@@ -138,12 +129,11 @@ TEST(Profiling, FallsBackToEventsIfCuptiRefusesToRecord) {
     config.training.log_every = log_every;
     with_profile(device, config, [](Profiling& profiling) {
       profiling.save(false);
-      EXPECT_THAT(profiling.text(),
-                  testing::AllOf(testing::HasSubstr("The GPU's times are from CUDA events, to "
+      EXPECT_THAT(profiling.text(), AllOf(HasSubstr("The GPU's times are from CUDA events, to "
                                                     "about a microsecond: CUPTI cannot be used: "
                                                     "cuptiActivityEnable failed: "),
-                                 testing::HasSubstr("the driver lets only administrators profile"),
-                                 testing::HasSubstr(" of steps without and with")));
+                                          HasSubstr("the driver lets only administrators profile"),
+                                          HasSubstr(" of steps without and with")));
     });
   }
   config.device.graph = true;

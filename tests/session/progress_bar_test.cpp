@@ -1,6 +1,6 @@
 #include "session/progress_bar.h"
 
-#include <gtest/gtest.h>
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

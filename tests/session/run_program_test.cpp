@@ -1,16 +1,10 @@
 #include "session/run_program.h"
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
 #include <new>
-#include <stdexcept>
 #include <system_error>
 
 #include "core/error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,14 +1,9 @@
 // Sessions on GPUs of the fake runtime: what they ask of the GPUs before they train.
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "parallel/comm/nccl_transport.h"
 #include "session/session.h"
 #include "support/fake_cuda.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,13 +1,6 @@
 // A complete run in this process.
 #include "session/session.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <string>
-
 #include "core/error.h"
 #include "core/index.h"
 #include "kernels/make_device.h"
@@ -19,14 +12,11 @@
 #include "support/metrics.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 /// Records the calls it receives.
 class Diary final : public Observer {
@@ -90,13 +80,12 @@ TEST_F(SessionTest, TellsWhichUpdateItTook) {
     config_.output.explain = true;
     return Session(*place_, config_, alone_).answer();
   };
-  EXPECT_THAT(
-      shown(Update::kAuto),
-      testing::EndsWith("\n--update auto takes fused: Adam runs beside the products of the weight "
-                        "gradients; not measured, as the warm-up has fewer than 5 equal steps\n"));
+  EXPECT_THAT(shown(Update::kAuto),
+              EndsWith("\n--update auto takes fused: Adam runs beside the products of the weight "
+                       "gradients; not measured, as the warm-up has fewer than 5 equal steps\n"));
   EXPECT_THAT(shown(Update::kAuto), HasSubstr("linear_adam"));
-  EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("--update")));
-  EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("linear_adam")));
+  EXPECT_THAT(shown(Update::kSeparate), Not(HasSubstr("--update")));
+  EXPECT_THAT(shown(Update::kSeparate), Not(HasSubstr("linear_adam")));
 }
 
 TEST_F(SessionTest, SavesItsFilesAndTellsItsTimes) {

@@ -1,26 +1,13 @@
 // Ranks that write one checkpoint together.
 #include "session/shared_checkpoint.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "support/expect_error.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 /// The real disk, except for calls that fail.
 class FullDisk final : public FileSystem {

@@ -1,10 +1,4 @@
 // --update auto that measures: the first steps try both ways to update, which have the same bits.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "core/index.h"
 #include "kernels/make_device.h"
@@ -14,14 +8,11 @@
 #include "support/metrics.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/waits.h"
 
 namespace barestep {
 namespace {
-
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
 
 constexpr const char* kMeasured =
     "\n--update auto measured fused [0-9.]+ ms, separate [0-9.]+ ms: takes (fused|separate)\n";
@@ -169,7 +160,6 @@ class SettlingRank final : public TrainObserver {
   }
 
   void on_step(const StepReport& report) override { losses.push_back(report.loss); }
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
   void on_updates_tried(const UpdateTimes& tried) override {
     times = tried;
     programs_->settle_update(takes_ == Update::kSeparate);

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <iomanip>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "support/pattern.h"
+#include "support/testing.h"
 
 namespace barestep {
 

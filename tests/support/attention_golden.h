@@ -4,15 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "core/config.h"
+#include "support/testing.h"
 
 namespace barestep {
 

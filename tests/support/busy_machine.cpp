@@ -1,17 +1,14 @@
 #include "support/busy_machine.h"
 
 #include <gtest/gtest-spi.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
-#include <chrono>
 #include <ctime>
-#include <string>
-#include <thread>
 
 #include "core/clock.h"
 #include "core/host.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

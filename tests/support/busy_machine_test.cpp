@@ -1,10 +1,8 @@
 #include "support/busy_machine.h"
 
 #include <gtest/gtest-spi.h>
-#include <gtest/gtest.h>
 
-#include <string>
-#include <thread>
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

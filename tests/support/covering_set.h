@@ -2,12 +2,8 @@
 //
 // Most faults of combined options need only two of them. 14 options with 2 to 12 levels have
 // millions of combinations, but about 70 cases contain every pair of levels.
+#include "support/testing.h"
 #pragma once
-
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace barestep {
 

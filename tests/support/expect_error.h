@@ -1,12 +1,8 @@
 // Asserts that an error has the right exit code and text.
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
-
 #include "core/error.h"
+#include "support/testing.h"
 
 namespace barestep {
 
@@ -18,8 +14,8 @@ void expect_error(ExitCode code, const std::string& text, Action&& action) {
     ADD_FAILURE() << "nothing was refused; expected: " << text;
   } catch (const Error& error) {
     EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
-    EXPECT_THAT(error.what(), testing::HasSubstr(text));
-    EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("\n")));
+    EXPECT_THAT(error.what(), HasSubstr(text));
+    EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
   }
 }
 

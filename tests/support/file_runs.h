@@ -2,13 +2,10 @@
 // test set, and a smaller last batch of the test set.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <vector>
-
 #include "core/config.h"
 #include "support/idx_bytes.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,11 +1,9 @@
-// A device that forwards everything to another, a base for tests that observe some of the calls.
+// A device and an event that forward everything to others, bases for tests that observe some of the
+// calls.
 #pragma once
 
-#include <memory>
-#include <span>
-#include <string_view>
-
 #include "core/device.h"
+#include "support/testing.h"
 
 namespace barestep {
 
@@ -55,6 +53,39 @@ class ForwardingDevice : public Device {
 
  private:
   Device& inner_;
+};
+
+/// Passes on those of the device's records for which a function is true.
+class FilteredRecords : public ForwardingDevice, public RecordSink {
+ public:
+  FilteredRecords(Device& inner, std::function<bool(const Record&)> passes)
+      : ForwardingDevice(inner), passes_(std::move(passes)) {}
+  void set_record_sink(RecordSink* sink) override {
+    sink_ = sink;
+    inner().set_record_sink(sink == nullptr ? nullptr : this);
+  }
+  void on_record(const Record& record) override {
+    if (passes_(record)) sink_->on_record(record);
+  }
+
+ private:
+  std::function<bool(const Record&)> passes_;
+  RecordSink* sink_ = nullptr;
+};
+
+/// Measures the time between two of its kind, as a GPU's event does.
+class ForwardingEvent : public Event {
+ public:
+  explicit ForwardingEvent(std::unique_ptr<Event> inner) : inner_(std::move(inner)) {}
+  void record(Stream& stream) override { inner_->record(stream); }
+  [[nodiscard]] bool reached() const override { return inner_->reached(); }
+  void synchronize() const override { inner_->synchronize(); }
+  [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    return inner_->seconds_since(*dynamic_cast<const ForwardingEvent&>(earlier).inner_);
+  }
+
+ private:
+  std::unique_ptr<Event> inner_;
 };
 
 }  // namespace barestep

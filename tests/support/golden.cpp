@@ -3,12 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <xxhash.h>
 
-#include <algorithm>
-#include <bit>
-#include <cstdlib>
-#include <fstream>
-#include <stdexcept>
-
 namespace barestep {
 namespace {
 

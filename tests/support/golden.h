@@ -5,14 +5,8 @@
 // parameters, x and y depend on neither.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "core/config.h"
+#include "support/testing.h"
 
 namespace barestep {
 

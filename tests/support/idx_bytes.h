@@ -3,12 +3,7 @@
 
 #include <zlib.h>
 
-#include <cstdint>
-#include <cstring>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <vector>
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,12 +1,9 @@
 // Parses the output of --metrics.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <sstream>
-#include <string>
-#include <vector>
+#include "support/testing.h"
 
 namespace barestep {
 

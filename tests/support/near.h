@@ -1,11 +1,6 @@
 // How near lists of numbers are.
+#include "support/testing.h"
 #pragma once
-
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <span>
 
 namespace barestep {
 

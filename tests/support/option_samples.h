@@ -1,15 +1,8 @@
 // A value of every option of the table.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <map>
-#include <sstream>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "options/options.h"
+#include "support/testing.h"
 
 namespace barestep {
 

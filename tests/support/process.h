@@ -1,10 +1,6 @@
 // Runs a program and collects its output.
+#include "support/testing.h"
 #pragma once
-
-#include <cstdint>
-#include <filesystem>
-#include <string>
-#include <vector>
 
 namespace barestep {
 
@@ -30,6 +26,15 @@ struct ProcessResult {
   std::int64_t peak_bytes = 0;  // its largest memory, but at least this process's at the start
   double cpu_s = 0;
 };
+
+/// A program that ends with this exit code, a standard error that `err` matches, and at most one
+/// line of it that is an error.
+MATCHER_P2(Fails, exit_code, err, "") {
+  const std::size_t first = arg.err.find(": error: ");
+  *result_listener << "exit code " << arg.exit_code << ", " << arg.err;
+  return arg.exit_code == exit_code && first == arg.err.rfind(": error: ") &&
+         testing::ExplainMatchResult(err, arg.err, result_listener);
+}
 
 /// Runs command[0], found on the PATH, with the rest as arguments, without a shell. Blocks until it
 /// ends and all that holds its outputs. Any thread. Throws std::system_error if it cannot be

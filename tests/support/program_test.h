@@ -1,15 +1,12 @@
 // A test that runs our programs in a temporary folder.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <string>
-#include <vector>
 
 #include "support/metrics.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,18 +1,9 @@
 #include "support/rank_run.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <exception>
-#include <mutex>
-#include <span>
-#include <thread>
-#include <utility>
-
 #include "kernels/make_device.h"
 #include "parallel/comm/mesh_transport.h"
 #include "parallel/schemes/scheme_of.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 #include "train/weights.h"
 

@@ -1,17 +1,12 @@
 // Small data-parallel runs, rank by rank, over any transport, for tests to compare.
 #pragma once
 
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <vector>
-
 #include "core/config.h"
 #include "parallel/comm/mpi_transport.h"
 #include "parallel/comm/thread_transport.h"
 #include "parallel/schemes/ddp.h"
 #include "support/near.h"
+#include "support/testing.h"
 #include "train/trainer.h"
 
 namespace barestep {

@@ -1,12 +1,9 @@
 // A profile in which every figure is known: two steps of one layer.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "core/program.h"
 #include "profiler/profile.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,17 +1,9 @@
 // safetensors files of given numbers.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "core/output_file.h"
 #include "data/safetensors.h"
+#include "support/testing.h"
 #include "train/weights.h"
 
 namespace barestep {

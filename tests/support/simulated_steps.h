@@ -2,14 +2,8 @@
 // number. It follows the rules of train/runner.h, and records when each part of each node ran.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
-#include <vector>
-
 #include "core/program.h"
+#include "support/testing.h"
 #include "train/timeline.h"
 
 namespace barestep {

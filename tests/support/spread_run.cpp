@@ -1,10 +1,5 @@
 #include "support/spread_run.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <optional>
-
 #include "core/plan.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/local_transport.h"
@@ -12,6 +7,7 @@
 #include "parallel/schemes/other_schemes.h"
 #include "support/near.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

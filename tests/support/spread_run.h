@@ -1,13 +1,9 @@
 // Small runs of DataParallel and pipelines on any devices, for tests to compare.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <vector>
-
 #include "core/config.h"
 #include "core/device.h"
+#include "support/testing.h"
 #include "train/weights.h"
 
 namespace barestep {

@@ -1,16 +1,9 @@
 // A temporary folder for a test, with functions to read and write whole files in it.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "support/testing.h"
 
 namespace barestep {
 

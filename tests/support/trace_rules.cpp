@@ -2,12 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <set>
-
 #include "support/pattern.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,22 +1,12 @@
 // Runs a Trainer from a configuration and keeps what it reports.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "core/config.h"
 #include "core/device.h"
 #include "core/index.h"
 #include "data/dataset.h"
 #include "kernels/make_device.h"
+#include "support/testing.h"
 #include "support/waits.h"
 #include "train/trainer.h"
 #include "train/weights.h"

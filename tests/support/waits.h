@@ -1,13 +1,9 @@
 // Programs have the waits that they need, and no others.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstddef>
-#include <vector>
-
 #include "core/checker.h"
 #include "core/program.h"
+#include "support/testing.h"
 
 namespace barestep {
 

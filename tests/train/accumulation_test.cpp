@@ -1,11 +1,9 @@
 // Gradient accumulation and injected delays; the programs of every optimizer are ordered.
-#include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "profiler/account.h"
 #include "support/near.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 #include "train/step.h"
 

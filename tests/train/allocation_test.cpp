@@ -3,14 +3,12 @@
 //
 // This program replaces the global operator new to count allocations. It uses plain loops for
 // products, because libraries may allocate as they like.
-#include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <new>
 
 #include "support/file_runs.h"
 #include "support/forwarding_device.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace {

@@ -1,13 +1,10 @@
 // Complete training runs on the CPU device with a GPU's random stream, compared with the losses
 // predicted for PyTorch with device="cuda". The golden files cuda_predicted_* were computed, not
 // measured, by an independent model whose Adam rounds like PyTorch's CUDA kernels.
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-#include <fstream>
-
 #include "support/golden.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,11 +1,7 @@
 // Training with units that no longer learn: their moments decay until they are denormal.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <vector>
 
 #include "support/busy_machine.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,16 +1,11 @@
 #include "train/evaluator.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <limits>
-#include <set>
-
 #include "kernels/make_device.h"
 #include "profiler/report.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/layers.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,12 +1,10 @@
-#include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
 
 #include "core/clock.h"
 #include "kernels/make_device.h"
 #include "support/busy_machine.h"
 #include "support/distant_events.h"
+#include "support/testing.h"
 #include "train/step_marks.h"
 
 namespace barestep {

@@ -1,11 +1,7 @@
 // Training with captured graphs gives the same bits and the same records as training op by op.
-#include <gtest/gtest.h>
-
-#include <map>
-#include <mutex>
-#include <tuple>
 
 #include "support/file_runs.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,15 +1,11 @@
 // Runs have the same bits with any instructions: every activation, loss and optimizer, drawn with
 // what else decides which loops a step runs.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <random>
-#include <vector>
 
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

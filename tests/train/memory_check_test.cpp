@@ -1,10 +1,8 @@
 #include "train/memory_check.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include "core/units.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

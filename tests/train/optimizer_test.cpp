@@ -1,19 +1,16 @@
 // The optimizer's memory, its op, and the numbers that change with each step.
 #include "train/optimizer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "model/model.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 std::vector<float> scalars(const OptimizerConfig& config, std::int64_t t, int world = 1) {
-  std::vector<float> numbers(static_cast<std::size_t>(scalars_of(config)));
-  write_scalars(config, t, learning_rate(config, t, world, 100), numbers);
+  const OptimizerStep step = step_of(config);
+  std::vector<float> numbers(static_cast<std::size_t>(scalars_of(step)));
+  write_scalars(step, t, learning_rate(config, t, world, 100), numbers);
   return numbers;
 }
 

@@ -1,23 +1,13 @@
 // The lists of a pipeline's stages: their order, their messages, their time and their memory.
 #include "train/pass_schedule.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "core/index.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using Direction = ScheduledPass::Direction;
-using ::testing::ElementsAre;
 
 std::string text_of(const PassSchedule& list) {
   std::string text;

@@ -2,16 +2,7 @@
 // a CPU with AVX-512, whose dispatch log and saved tensors gave the rounding points
 // (tests/golden/precision). In the tiny files, every sum is exact in fp32 or rounds the same in any
 // order, so all numbers must equal PyTorch's.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <fstream>
-#include <string>
-#include <vector>
 
 #include "core/random.h"
 #include "kernels/cpu/product.h"
@@ -21,13 +12,13 @@
 #include "support/layers.h"
 #include "support/npy_bytes.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
 
 json precision_golden(const std::string& name) {
   return json::parse(std::ifstream(golden_path("precision/" + name)));

@@ -1,15 +1,12 @@
 // Complete training runs compared with PyTorch's golden files. The program runs with
 // OPENBLAS_CORETYPE set to the kernels with which the golden files were made
 // (tests/train/CMakeLists.txt).
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <string>
 
 #include "kernels/cpu/product.h"
 #include "support/golden.h"
 #include "support/layers.h"
 #include "support/near.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

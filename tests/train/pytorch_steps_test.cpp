@@ -1,14 +1,10 @@
 // Every number of every step compared with PyTorch's golden files. The program runs with
 // OPENBLAS_CORETYPE set to the kernels with which they were made (tests/train/CMakeLists.txt).
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <string>
 
 #include "kernels/cpu/product.h"
 #include "support/golden.h"
 #include "support/layers.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

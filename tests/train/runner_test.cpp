@@ -1,15 +1,6 @@
 #include "train/runner.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <deque>
-#include <memory>
-#include <numeric>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "core/checker.h"
 #include "core/error.h"
@@ -18,6 +9,7 @@
 #include "profiler/account.h"
 #include "support/busy_machine.h"
 #include "support/forwarding_device.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -56,7 +48,7 @@ class RunnerTest : public testing::TestWithParam<bool> {
                                        *plan_, RunnerOptions{.fetch = fetch, .graph = GetParam()});
     for (Program* program : programs) {
       order(*program);
-      ASSERT_THAT(check(*program), testing::IsEmpty());
+      ASSERT_THAT(check(*program), IsEmpty());
       runner_->add(*program);
     }
   }

@@ -1,19 +1,10 @@
 #include "train/schedule.h"
 
-#include <gmock/gmock.h>
-
-#include <algorithm>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <vector>
-
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 StepSpec spec_of_rows(std::int64_t train_rows, std::int64_t test_rows, std::int64_t batch_size) {
   return {.model = {.widths = {3, 2}},

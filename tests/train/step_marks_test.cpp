@@ -1,18 +1,12 @@
 // The times given by the marks of a runner's steps, for each source of marks.
 #include "train/step_marks.h"
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <chrono>
-#include <functional>
-#include <thread>
-
 #include "core/program.h"
 #include "kernels/make_device.h"
 #include "support/busy_machine.h"
 #include "support/distant_events.h"
 #include "support/forwarding_device.h"
+#include "support/testing.h"
 #include "train/runner.h"
 
 namespace barestep {
@@ -36,17 +30,14 @@ class MiddleSteps final : public StepProfiler {
   std::size_t done = 0;
 };
 
-class NothingToFill final : public StepInput {
+/// No input; the profiler says how finely steps are measured.
+class AskedInput final : public StepInput {
  public:
-  explicit NothingToFill(StepProfiler* profiler = nullptr) : profiler_(profiler) {}
-  void fill(std::int64_t /*step*/, const Program& /*program*/,
-            const Addresses& /*addresses*/) override {}
-  RunDetail detail_of(std::int64_t step) override {
-    return profiler_ == nullptr ? RunDetail::kRuns : profiler_->detail_of(step);
-  }
+  explicit AskedInput(StepProfiler& profiler) : profiler_(profiler) {}
+  RunDetail detail_of(std::int64_t step) override { return profiler_.detail_of(step); }
 
  private:
-  StepProfiler* profiler_;
+  StepProfiler& profiler_;
 };
 
 class NodeRecords final : public RecordSink {
@@ -78,7 +69,7 @@ class Marks : public testing::TestWithParam<bool> {
   Buffers buffers_;
   Program program_{"delays", buffers_};
   MiddleSteps profiler_;
-  NothingToFill input_{&profiler_};
+  AskedInput input_{profiler_};
 };
 
 TEST_P(Marks, AreOfNodesWhereThatIsAskedFor) {
@@ -171,7 +162,7 @@ TEST(StepMarks, MeasureEachPartOfACollectiveInItsStream) {
   const MemoryPlan plan(buffers);
   Runner runner(devices, &late, buffers, plan, {});
   runner.add(program);
-  NothingToFill input;
+  StepInput input;
   for (int i = 0; i < 5; ++i) {
     runner.step(program, &program, input);
     const StepTimeline& step = *runner.timeline().at(0);
@@ -181,25 +172,9 @@ TEST(StepMarks, MeasureEachPartOfACollectiveInItsStream) {
   }
 }
 
-/// A device that loses one of its records.
-class Forgetful final : public ForwardingDevice, public RecordSink {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  void set_record_sink(RecordSink* sink) override {
-    sink_ = sink;
-    inner().set_record_sink(sink == nullptr ? nullptr : this);
-  }
-  void on_record(const Record& record) override {
-    if (record.tag.step < 4) sink_->on_record(record);
-  }
-
- private:
-  RecordSink* sink_ = nullptr;
-};
-
 TEST(StepMarks, KnowNothingOfARunThatNothingTold) {
   const auto cpu = make_cpu_device({.threads = 1});
-  Forgetful device(*cpu);
+  FilteredRecords device(*cpu, [](const Record& record) { return record.tag.step < 4; });
   Buffers buffers;
   buffers.get("any", Category::kActivations, 64);
   Program program("delay", buffers);
@@ -208,7 +183,7 @@ TEST(StepMarks, KnowNothingOfARunThatNothingTold) {
   const MemoryPlan plan(buffers);
   Runner runner(std::array<Device*, 1>{&device}, nullptr, buffers, plan, {});
   runner.add(program);
-  NothingToFill input;
+  StepInput input;
   for (int step = 0; step < 8; ++step) {
     runner.step(program, &program, input);
     EXPECT_EQ(runner.timeline().at(0)->spans[0].is_known(), step < 4)

@@ -1,13 +1,8 @@
 // Every program of a run is ordered, without unnecessary waits.
 #include "train/step.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
-
 #include "core/printer.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -155,7 +150,7 @@ TEST(Draft, TellsInEachMicroStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
   const StepPrograms programs(spec, &scheme);
   EXPECT_THAT(
       scheme.heard,
-      testing::ElementsAre(
+      ElementsAre(
           "x: generator", "0 input net.0: scalars", "0 input net.2: net.0.out",
           "0 grad_output net.2: scratch.0", "0 complete net.2.bias: gradients",
           "0 released net.2.bias: gradients", "0 complete net.2.weight: gradients",

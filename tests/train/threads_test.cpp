@@ -1,13 +1,9 @@
 // A run uses the requested number of threads and no more, whatever the libraries prefer.
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <chrono>
 #include <ctime>
-#include <filesystem>
-#include <thread>
 
 #include "kernels/cpu/product.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,19 +1,11 @@
 #include "train/trainer.h"
 
-#include <gmock/gmock.h>
-
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <functional>
-#include <utility>
-#include <vector>
-
 #include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/layers.h"
 #include "support/saved_weights.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -79,9 +71,9 @@ TEST(Trainer, ReadsTheLossOfAStepThatIsNotLoggedWhileTheNextOneRuns) {
     return std::pair(ahead, run.losses());
   };
   const auto [one_by_one, losses] = queued_at_reports(random_run(8), 1);
-  EXPECT_THAT(one_by_one, testing::Each(0));
+  EXPECT_THAT(one_by_one, Each(0));
   const auto [pipelined, same_losses] = queued_at_reports(random_run(8), 3);
-  EXPECT_THAT(pipelined, testing::ElementsAre(0, 1, 1, 0, 1, 1, 0, 0));
+  EXPECT_THAT(pipelined, ElementsAre(0, 1, 1, 0, 1, 1, 0, 0));
   EXPECT_EQ(same_losses, losses);
 }
 

@@ -2,29 +2,17 @@
 // uninterrupted run.
 #include "train/training_state.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstring>
 #include <future>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/forwarding_device.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 TrainConfig small_run() {
   TrainConfig config;

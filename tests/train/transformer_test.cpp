@@ -1,16 +1,13 @@
 // Transformer blocks against torch.nn.TransformerEncoderLayer: initial values, gradients, losses;
 // and the ways of training them against each other.
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "parallel/schemes/zero.h"
 #include "support/attention_golden.h"
 #include "support/golden.h"
 #include "support/near.h"
 #include "support/rank_run.h"
 #include "support/spread_run.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,10 +1,5 @@
 // Adam inside the weight gradients compared with Adam after them, and clipping compared with
 // PyTorch's.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <functional>
 
 #include "core/plan.h"
 #include "core/program.h"
@@ -13,6 +8,7 @@
 #include "support/golden.h"
 #include "support/layers.h"
 #include "support/near.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

@@ -1,21 +1,14 @@
 #include "train/weights.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
-#include <limits>
-
 #include "data/safetensors.h"
 #include "support/expect_error.h"
 #include "support/layers.h"
 #include "support/saved_weights.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
-using testing::UnorderedElementsAre;
 
 ModelSpec small_model(Activation activation = Activation::kRelu) {
   return {.widths = {3, 2, 4}, .activation = activation};
