@@ -96,6 +96,26 @@ double cpu_seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
+/// Open MPI keeps the sessions of a user in one folder, which the last one to end removes: a job
+/// that starts at that moment fails. So the jobs of a test process have a folder of their own, for
+/// tests run side by side.
+class MpiSessions {
+ public:
+  MpiSessions() {
+    check(::mkdtemp(folder_.data()) == nullptr ? errno : 0, "mkdtemp");
+    ::setenv("OMPI_MCA_orte_tmpdir_base", folder_.c_str(), 1);
+  }
+  MpiSessions(const MpiSessions&) = delete;
+  MpiSessions& operator=(const MpiSessions&) = delete;
+  ~MpiSessions() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+
+ private:
+  std::string folder_ = std::filesystem::temp_directory_path() / "mpi-XXXXXX";
+};
+
 int exit_code_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -103,6 +123,7 @@ int exit_code_of(int status) {
 }  // namespace
 
 ProcessResult run_process(const std::vector<std::string>& command, const ProcessOptions& options) {
+  static const MpiSessions sessions;
   Pipe out, err;
   const auto deadline = Clock::now() + std::chrono::duration<double>(options.timeout_s);
   const pid_t child = spawn(command, options, out, err);
