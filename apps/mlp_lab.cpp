@@ -234,22 +234,30 @@ void add_what_if(ArgumentParser& parser, WhatIfRequest& requested) {
 
 struct SheetRequest {
   SheetOptions options{};
-  bool lists_names = false;
+  std::vector<std::string> arguments{};  // as typed
+  bool lists_names = false, as_script = false;
 };
 
-void produce(const SheetRequest& requested) {
+void produce(SheetRequest& requested) {
   if (requested.lists_names) return list_sheet_names();
   if (requested.options.name.empty()) {
     fail(ExitCode::kUsage, {"argument", "name", "is missing", "mlp_lab sheet --help describes it"});
   }
-  const SheetOptions& options = requested.options;
+  SheetOptions& options = requested.options;
   if (options.key && (options.blank || options.figures)) {
     fail(ExitCode::kUsage,
          {options.blank ? "--blank" : "--figures", "",
           fmt::format("a copy with --key {}", options.blank ? "is not blank" : "has answers"),
           "give one of them"});
   }
-  print_sheet(requested.options);
+  if (options.blank && requested.as_script) {
+    fail(ExitCode::kUsage, {"--script", "", "a blank copy measures nothing", "leave out --blank"});
+  }
+  if (requested.as_script) {
+    options.script = {requested.arguments.begin() + 1, requested.arguments.end()};
+    std::erase(options.script, "--script");
+  }
+  print_sheet(options);
 }
 
 void add_sheet(ArgumentParser& parser, SheetRequest& requested) {
@@ -268,6 +276,9 @@ void add_sheet(ArgumentParser& parser, SheetRequest& requested) {
                  options.blank));
   sheet.add(flag("--figures", "fill in the tables, and leave the answers to the student",
                  options.figures));
+  sheet.add(flag("--script",
+                 "write NAME.sh here, which does this later: by sh, or by sbatch under Slurm",
+                 requested.as_script));
   sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", options.key));
   sheet.add(machine_option(options.machine,
                            "the GPUs of simulated columns, a card's file or name (h200-nvlink)"));
@@ -534,6 +545,7 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   add_what_if(parser, question);
   SheetRequest sheet;
   sheet.options.study.version = kVersion;
+  sheet.arguments = arguments;
   add_sheet(parser, sheet);
   ClassOptions class_options;
   add_class(parser, class_options);

@@ -1,6 +1,7 @@
 #include "lab/commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -347,9 +348,25 @@ std::filesystem::path write_sheet(const SheetOptions& options, const Sheet& shee
   return pdf;
 }
 
+void write_script(const SheetOptions& options, const Sheet& sheet) {
+  std::string arguments;
+  for (const std::string& each : options.script) {
+    const auto letters = split(each, "'");
+    arguments += fmt::format("{}'{}'", arguments.empty() ? "" : " ", fmt::join(letters, "'\\''"));
+  }
+  const StudyOptions& study = options.study;
+  const MachineCard card = load_card(study.card.empty() ? options.machine : study.card.string());
+  const Setting setting = new_setting(study.quick, card.on_gpu, card.max_ranks(), study.given);
+  const std::string file = sheet.name + ".sh";
+  replace_file(file,
+               script_of(sheet, file, price_of(sheet, setting, Simulations(card)), arguments));
+  show(fmt::format("Script: {}\n", on_one_line(file)));
+}
+
 }  // namespace
 
 void print_sheet(SheetOptions options) {
+  if (!options.script.empty()) return write_script(options, load_sheet(options.name));
   std::filesystem::path& folder = options.study.output;
   // A folder that holds other files cannot become a study's, so a blank copy starts none.
   if (folder.empty()) folder = options.blank ? "." : "lab-results";
@@ -409,13 +426,20 @@ void print_grades(const ClassOptions& options) {
   const TemporaryFolder scratch("class-");
   std::atomic<int> runs = 0;
   const bool has_mpirun = !find_on_path("mpirun").empty();
-  const Rerun rerun = [&](const Case& what) -> std::optional<Start> {
+  const Rerun rerun = [&](const Case& what) {
     Case alone = what;
+    Workload& run = alone.workload;
     // One device has the losses of any number of ranks, but for the order of sums.
-    if (what.workload.has_ranks() && !has_mpirun) alone.workload = on_one(what.workload);
-    alone.workload.config.device.threads = 1;
+    if (run.has_ranks() && !has_mpirun) run = on_one(run);
+    if (run.on_gpu) run.config.device.device = "cpu";
+    run.on_gpu = false;
+    run.config.device.threads = 1;
     const std::filesystem::path own = scratch.path() / std::to_string(runs++);
     std::filesystem::create_directories(own);
+    if (run.config.data.kind == DataKind::kNpy) {
+      make_data_set(own / "data", run.data_rows, run.dim());
+      read_data_set(run.config.data, own / "data");
+    }
     return run_workload(alone, folder_of_program(), own);
   };
   const GradedClass grades = grade_class(

@@ -56,12 +56,14 @@ struct SheetOptions {
   bool key = false;
   bool figures = false;  // answers are left to the student
   bool pdf = false;
+  std::vector<std::string> script{};  // arguments of a script that does it later; empty: do it now
   StudyOptions study{};  // without a folder, "lab-results", or the current one for a blank copy
 };
 
 /// Produces an exercise sheet (lab/sheets.h): measures the experiments that it needs and the study
 /// lacks, writes the sheet there as Markdown, as a page and, if asked for, as PDF, and prints it.
-/// Throws Error.
+/// Or writes NAME.sh into the current folder, which does so with `script` as its arguments. Throws
+/// Error.
 void print_sheet(SheetOptions options);
 
 struct ClassOptions {

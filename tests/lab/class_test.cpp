@@ -62,17 +62,26 @@ MadeUpStep step_of(const Case& what, const Student& student) {
   return step;
 }
 
+StudyIdentity identity_of(const ClassPlan& plan, const Student& student, bool on_gpu = false) {
+  return {.quick = plan.quick,
+          .on_gpu = on_gpu,
+          .options = student.options,
+          .machine = {.processor = "made up",
+                      .cores = 2,
+                      .memory_bytes = 1 << 30,
+                      .gpu = on_gpu ? "made up" : "",
+                      .gpus = on_gpu ? 1 : 0},
+          .version = "0.1.0 abc"};
+}
+
 using ChangeOfStart = std::function<void(const Case& what, Start& start)>;
 
 /// Writes a study of the variant, as its run would have done.
 void write_study(const std::filesystem::path& folder, const ClassPlan& plan, const Student& student,
-                 const ChangeOfStart& change = nullptr, HowCasesWent how = nullptr) {
+                 const ChangeOfStart& change = nullptr, HowCasesWent how = nullptr,
+                 bool on_gpu = false) {
   if (!how) how = [&](const Case& what) { return step_of(what, student); };
-  const Study study(folder,
-                    {.quick = plan.quick,
-                     .options = student.options,
-                     .machine = {.processor = "made up", .cores = 2, .memory_bytes = 1 << 30},
-                     .version = "0.1.0 abc"});
+  const Study study(folder, identity_of(plan, student, on_gpu));
   Setting setting = study.setting();
   setting.starts = 9;
   for (const Experiment* const experiment : experiments_of(plan.sheet)) {
@@ -119,9 +128,11 @@ std::string answered_sheet(const ClassPlan& plan, const std::filesystem::path& s
       if (item.by == MarkedBy::kWord) {
         answer = kCannotBeSaid;
         const ReportSection& section = *report.section(item.experiment);
-        for (const auto& [choice, word] : item.choices) {
-          const bool is_valid = section.trouble.empty();
-          if (is_valid && section.findings.named(item.finding)->word == word) answer = choice;
+        for (const auto& [choice, words] : item.choices) {
+          const bool is_right =
+              section.trouble.empty() &&
+              std::ranges::find(words, section.findings.named(item.finding)->word) != words.end();
+          if (is_right) answer = choice;
         }
         answer = fmt::format("My answer is {}, by the figures above.", answer);
       }
@@ -197,8 +208,33 @@ It is.
                            one, two, split));
   }
 
-  [[nodiscard]] std::filesystem::path sheet_of(const Student& student) const {
-    return handed(student) / "results" / fmt::format("{}-figures.md", kSheetName);
+  /// Logs of a student's own program, which takes so much longer than the others'; a sweep of
+  /// batches of five starts of six steps. `change` changes a line.
+  void hand_in_logs(const ClassPlan& plan, const Student& student, double slower,
+                    const std::function<void(std::string& line)>& change = nullptr) {
+    const std::filesystem::path logs = folder() / ("logs of " + student.name);
+    std::filesystem::create_directories(logs);
+    for (const int batch : {32, 64, 128}) {
+      std::string log;
+      for (int step = 0; step < 30; ++step) {
+        const double seconds = slower * (0.008 + 1e-4 * batch) * (1 + 0.01 * (step % 4));
+        std::string line = fmt::format(
+            "Step {:02} | Step time: {:.4f}s | Throughput: {:.2f} samples/sec | Loss: 1.0\n",
+            step % 6, seconds, batch / seconds);
+        if (change && batch == 64) change(line);
+        log += line;
+      }
+      write_file(logs / fmt::format("batch-sweep.batch-{}.log", batch), log);
+    }
+    const Study study(handed(student) / "results", identity_of(plan, student));
+    study.keep_logs(experiment_of("batch-sweep"), logs);
+    write_file(sheet_of(student, plan.sheet.name),
+               answered_sheet(plan, handed(student) / "results", gpus_));
+  }
+
+  [[nodiscard]] std::filesystem::path sheet_of(const Student& student,
+                                               const std::string& sheet = kSheetName) const {
+    return handed(student) / "results" / fmt::format("{}-figures.md", sheet);
   }
 
   /// Changes the sheet that a student handed in.
@@ -239,7 +275,7 @@ TEST_F(AClass, GivesEachStudentAVariantOfTheSameDifficulty) {
   const std::filesystem::path own = folder() / "class/students" / plan.students[7].folder;
   const std::string script = read_file(own / "run.sh");
   EXPECT_THAT(script, HasSubstr("#SBATCH --time="));
-  EXPECT_THAT(script, HasSubstr(" starts, about "));
+  EXPECT_THAT(script, testing::ContainsRegex("practical3: about [0-9]+ minutes? on one T4[.] Run"));
   EXPECT_THAT(script, HasSubstr("sheet 'practical3.md' --figures --batch-size "));
   EXPECT_THAT(script, HasSubstr("|| cp 'practical3.md' 'practical3-before.md' || exit\n"));
   const std::string given = read_file(own / "practical3.md");
@@ -247,6 +283,51 @@ TEST_F(AClass, GivesEachStudentAVariantOfTheSameDifficulty) {
                            Not(HasSubstr("Look for")), Not(HasSubstr("vary:"))));
   EXPECT_THAT(load_sheet((own / "practical3.md").string()).text, HasSubstr("Choose no, yes or"));
   EXPECT_THAT(load_class(folder() / "class").students[7].options, plan.students[7].options);
+}
+
+/// Whatever machine prices them, another answer is another student's figure, not another sheet.
+TEST_F(AClass, HasVariantsOfEverySheetWithOtherFigures) {
+  const std::string cpu = file("cpu.json", R"({"name": "made up", "kind": "cpu", "others_share": 0,
+                "device": {"flops_per_s": {"value": 1e11, "source": "made up"},
+                           "memory_bytes_per_s": {"value": 1e10, "source": "made up"},
+                           "launch_s": {"value": 1e-6, "source": "made up"},
+                           "host_s": {"value": 1e-5, "source": "made up"}},
+                "node": {"devices": 2, "latency_s": {"value": 1e-6, "source": "made up"},
+                         "hop_s": {"value": 1e-6, "source": "made up"}}})")
+                              .string();
+  for (const std::string& machine : {cpu, std::string("t4"), std::string("h200-nvlink")}) {
+    for (const std::string& sheet : sheet_names()) {
+      SCOPED_TRACE(sheet + " on " + machine);
+      const std::filesystem::path output =
+          folder() / (sheet + std::filesystem::path(machine).stem().string());
+      const ClassPlan plan = new_class({.sheet = sheet,
+                                        .students = file("names.csv", names_of(8)),
+                                        .output = output,
+                                        .machine = machine,
+                                        .secret = "secret",
+                                        .quick = true});
+      std::set<GivenOptions> variants, models;
+      std::set<double> seconds;
+      for (const Student& each : plan.students) {
+        GivenOptions options = each.options;
+        variants.insert(options);
+        options.erase("seed");
+        models.insert(options);
+        seconds.insert(each.price.step_s);
+        EXPECT_THAT(each.price.trouble, IsEmpty());
+      }
+      EXPECT_THAT(variants, SizeIs(8));
+      EXPECT_GT(models.size(), 2U);
+      if (*seconds.begin() > 0) {  // a single GPU simulates no ranks
+        EXPECT_GT(seconds.size(), 2U) << "what varies changes no step";
+        EXPECT_LE(*seconds.rbegin() / *seconds.begin(), 1.5 * 1.5);
+      }
+      const std::filesystem::path own = output / "students" / plan.students[0].folder;
+      EXPECT_THAT(experiments_of(load_sheet((own / (sheet + ".md")).string())),
+                  testing::UnorderedElementsAreArray(experiments_of(plan.sheet)))
+          << "what only answers need is measured, too";
+    }
+  }
 }
 
 TEST_F(AClass, KeepsVariantsWhereAStudentComesLater) {
@@ -364,19 +445,20 @@ TEST_F(AClass, OfSixtyIsCaughtAsWhatItIs) {
 }
 
 TEST_F(AClass, ComparesLossesAndWeightsWithThoseOfAnotherRun) {
-  const ClassPlan plan = new_one("Anna\nBo\nCy\n");
+  const ClassPlan plan = new_one("Anna\nBo\nCy\nDi\n");
   for (const Student& each : plan.students) {
     hand_in(plan, each, [&](const Case&, Start& start) {
       if (each.name == "Bo") std::ranges::fill(start.ranks.front().loss, 1.25);
     });
   }
   std::mutex running;
-  const GradedClass grades = grade(plan, [&](const Case& what) -> std::optional<Start> {
+  const GradedClass grades = grade(plan, [&](const Case& what) {
     const std::scoped_lock lock(running);
     const auto student = std::ranges::find_if(plan.students, [&](const Student& each) {
       return std::stoull(each.options.at("seed")) == what.workload.config.training.seed;
     });
-    if (student == plan.students.end()) return std::nullopt;
+    if (student->name == "Di")
+      fail(ExitCode::kMemory, {"run", "mlp_single", "needs more", "free some"});
     Start start{.weights_hash = student->name == "Cy" ? "other" : "ab12"};
     start.ranks = {made_up_rank(step_of(what, *student), what.workload.steps())};
     return start;
@@ -388,6 +470,128 @@ TEST_F(AClass, ComparesLossesAndWeightsWithThoseOfAnotherRun) {
       ElementsAre(Field(&Mistake::text, HasSubstr("are not those of another run: 1.25 and"))));
   EXPECT_THAT(grades.students[2].mistakes, IsEmpty()) << "another machine may round otherwise";
   EXPECT_THAT(grades.students[2].marks[0].text, HasSubstr("had the same losses"));
+  EXPECT_THAT(grades.students[3].mistakes,
+              ElementsAre(testing::AllOf(
+                  Field(&Mistake::kind, MistakeKind::kNoRerun),
+                  Field(&Mistake::text, HasSubstr("run 'mlp_single': needs more; free some")))));
+  EXPECT_EQ(grades.students[3].marks[0].points, 2) << "the other checks of identity hold";
+  write_grades(folder() / "grades", plan, grades);
+  EXPECT_THAT(read_file(folder() / "grades/students/Di.md"), HasSubstr("rerun failed: "));
+  EXPECT_THAT(read_file(folder() / "grades/marks.csv"), HasSubstr(",rerun failed\n"));
+}
+
+TEST_F(AClass, ComparesRunsOfGpusThatReadFilesWithARunOnTheCpu) {
+  const ClassPlan plan = new_one("Anna\nBo\n", file("disk.md", R"(---
+vary: pause-ms 8 to 14
+---
+# Disk
+
+| Time | Of random data |
+| --- | --- |
+| {{io-delay.no-delay.time}} | {{batch-sweep.batch-32.time}} |
+)")
+                                                   .string());
+  for (const Student& each : plan.students) {
+    write_study(
+        handed(each) / "results", plan, each,
+        [&](const Case& what, Start& start) {
+          start.wall_s = what.workload.config.data.kind == DataKind::kNpy ? 2 : 1;
+          for (double& loss : start.ranks.front().loss)
+            loss *= each.name == "Bo" ? 1.00001 : 1.000004;
+        },
+        nullptr, true);
+  }
+  const GradedClass grades = grade(plan, [&](const Case& what) {
+    EXPECT_EQ(what.workload.config.data.kind, DataKind::kNpy) << "GPUs draw other random data";
+    const bool is_annas =
+        what.workload.config.training.seed == std::stoull(plan.students[0].options.at("seed"));
+    Start start;
+    start.ranks = {
+        made_up_rank(step_of(what, plan.students[is_annas ? 0 : 1]), what.workload.steps())};
+    return start;
+  });
+  EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_THAT(grades.students[0].marks[0].text,
+              testing::EndsWith("another run had the same losses."));
+  EXPECT_THAT(grades.students[1].mistakes,
+              ElementsAre(Field(&Mistake::text, HasSubstr("are not those of another run"))));
+}
+
+TEST_F(AClass, SaysOfRunsOfGpusOnRandomDataThatNoneWasRepeated) {
+  const ClassPlan plan = ranks_only("Anna\n");
+  write_study(
+      handed(plan.students[0]) / "results", plan, plan.students[0], nullptr,
+      [](const Case&) { return MadeUpStep{.step_s = 0.04, .weights_hash = "ab12"}; }, true);
+  const GradedClass grades = grade(plan, [](const Case&) {
+    ADD_FAILURE() << "a run was repeated";
+    return Start{};
+  });
+  EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_THAT(grades.students[0].marks[0].text,
+              testing::EndsWith("; no run was repeated, since GPUs draw other random data than the "
+                                "CPU."));
+}
+
+TEST_F(AClass, TakesLogLinesOfStudentsOwnPrograms) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\nDi\nEd\nFay\n", file("sweep.md", R"(---
+| check | points | marked by |
+| --- | --- | --- |
+| 1 | 1 | batch-sweep.linear: yes=above, no=below |
+---
+# Sweep
+
+| Batch | Time | Throughput | Computes |
+| --- | --- | --- | --- |
+| 32 | {{batch-sweep.batch-32.seconds}} | {{batch-sweep.batch-32.samples-per-s}} | {{batch-sweep.batch-32.computes}} |
+| 64 | {{batch-sweep.batch-64.seconds}} | {{batch-sweep.batch-64.samples-per-s}} | {{batch-sweep.batch-64.computes}} |
+| 128 | {{batch-sweep.batch-128.seconds}} | {{batch-sweep.batch-128.samples-per-s}} | {{batch-sweep.batch-128.computes}} |
+
+**Is it linear?**
+
+It is not.
+)")
+                                                                    .string());
+  double slower = 1;
+  for (const Student& each : plan.students) {
+    if (each.name == "Ed") continue;
+    hand_in_logs(plan, each, slower += 0.1, [&](std::string& line) {
+      if (each.name == "Bo") line.replace(line.find("time: ") + 6, 6, "0.0050");
+    });
+  }
+  const std::filesystem::path record =
+      handed(plan.students[2]) / "results/runs/batch-sweep/batch-64.3.json";
+  nlohmann::json start = nlohmann::json::parse(read_file(record));
+  for (auto& each : start["ranks"][0]["step_s"]) each = each.get<double>() / 2;
+  write_file(record, start.dump(1));
+  std::string text = read_file(sheet_of(plan.students[3], "sweep")), fast = "0.0010";
+  cell(text, "64 ", 2, &fast);
+  write_file(sheet_of(plan.students[3], "sweep"), text);
+  std::filesystem::copy(handed(plan.students[5]), handed(plan.students[4]),
+                        std::filesystem::copy_options::recursive);
+  const GradedClass grades = grade(plan, [](const Case&) {
+    ADD_FAILURE() << "a student's own program was run";
+    return Start{};
+  });
+  const auto kinds = [&](std::size_t student) {
+    std::set<MistakeKind> all;
+    for (const Mistake& each : grades.students[student].mistakes) all.insert(each.kind);
+    return all;
+  };
+  using enum MistakeKind;
+  EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_EQ(grades.students[0].marks[0].points, 2);
+  EXPECT_THAT(grades.students[0].marks[0].text,
+              HasSubstr("losses in a student's own log lines are not compared"));
+  EXPECT_EQ(grades.students[0].marks[1].points, 2) << grades.students[0].marks[1].text;
+  EXPECT_EQ(grades.students[0].marks[3].points, 1) << "cannot be said";
+  EXPECT_THAT(kinds(1), ElementsAre(kArithmetic));
+  EXPECT_THAT(grades.students[1].mistakes,
+              Contains(Field(&Mistake::text,
+                             HasSubstr("batch-sweep.batch-64: a log line has 5.00 ms and"))));
+  EXPECT_THAT(kinds(2), Contains(kAltered));
+  EXPECT_THAT(kinds(3), ElementsAre(kOther));
+  EXPECT_THAT(kinds(4), ElementsAre(kVariant, kCopied));
+  EXPECT_THAT(kinds(5), ElementsAre(kCopied));
 }
 
 TEST_F(AClass, ComparesASheetOfRanksWithARunOfTheFewest) {
@@ -411,7 +615,7 @@ TEST_F(AClass, ComparesASheetOfRanksWithARunOfTheFewest) {
         },
         took(each));
   }
-  const GradedClass grades = grade(plan, [&](const Case& what) -> std::optional<Start> {
+  const GradedClass grades = grade(plan, [&](const Case& what) {
     EXPECT_EQ(what.workload.ranks, 1);
     EXPECT_TRUE(what.workload.has_ranks());
     Start start{.weights_hash = "ab12"};
@@ -447,7 +651,7 @@ TEST_F(AClass, FollowsFiguresWithoutRecordsFromEachOther) {
     return all;
   };
   EXPECT_THAT(texts(0), IsEmpty());
-  EXPECT_EQ(grades.students[0].marks[1].points, 1);
+  EXPECT_EQ(grades.students[0].marks[1].points, 2);
   EXPECT_THAT(grades.students[0].marks[1].text,
               HasSubstr("6 of 6 figures and their ratios are right, as far as they follow"));
   EXPECT_THAT(
@@ -609,17 +813,19 @@ class SheetWithHeader : public TempDirTest {
 
 TEST_F(SheetWithHeader, SaysWhatVariesAndHowItIsMarked) {
   const SheetHeader header = read(
-      "---\nvary: dim 64 to 128 by 32\nband: 30 %\nintervals: yes\n| check | points | by |\n| --- "
-      "| "
-      "---: | --- |\n| identity | 2.5 | |\n| 1 | 3 | batch-sweep.linear: yes=above, no=below "
-      "|\n---\n");
+      "---\nvary: dim 64 to 128 by 32\nband: 30 %\nintervals: yes\nmeasure: warmup, amdahl\n"
+      "| check | points | by |\n| --- | ---: | --- |\n| identity | 2.5 | |\n| physics | 0 | |\n"
+      "| 1 | 3 | batch-sweep.linear: yes=above, no=below, no=same |\n---\n");
   EXPECT_EQ(header.varied.at(0).name, "dim");
   EXPECT_EQ(header.varied.at(0).step, 32);
   EXPECT_DOUBLE_EQ(header.band, 0.3);
   EXPECT_TRUE(header.asks_intervals);
   EXPECT_EQ(header.item("identity")->points, 2.5);
-  EXPECT_EQ(header.item("1")->choices.at("no"), Word::kBelow);
+  EXPECT_THAT(header.item("1")->choices.at("no"), ElementsAre(Word::kBelow, Word::kNoDifference));
+  EXPECT_THAT(header.measured, ElementsAre(&experiment_of("warmup"), &experiment_of("amdahl")));
+  EXPECT_EQ(header.item("physics"), nullptr) << "no points";
   EXPECT_EQ(read("").items.size(), 4U) << "three checks and a question";
+  EXPECT_EQ(read("").item("identity")->points, 2);
   EXPECT_EQ(read("").varied.at(0).name, "seed");
 }
 
@@ -632,6 +838,9 @@ TEST_F(SheetWithHeader, IsRefusedWithLineAndRemedy) {
       {"---\nvary: dim 9 to 2\n---\n", "line '2': own.md has a range without a value there"},
       {"---\nvary: dmi 1 to 2\n---\n",
        "line '2': own.md has an option that no run takes (option '--dmi'"},
+      {"---\nmeasure: warmup, warmpu\n---\n",
+       "line '2': own.md has an experiment that does not exist (experiment 'warmpu': no "
+       "experiment"},
       {"---\nvary: seed 1 to x\n---\n", "own.md:2 'x': not a whole number"},
       {"---\n| check | points |\n| --- | --- |\n| 2.7 | 1 |\n---\n",
        "line '4': own.md has points for '2.7', which is no question of the sheet there; the first "

@@ -335,7 +335,7 @@ vary: dim 64 to 64
 
 **Is it so?**
 
-It is.
+{{amdahl.linear}}
 )");
   file("names.csv", "Õie Ž\n");
   const ProcessResult made =
@@ -346,14 +346,23 @@ It is.
       run_process({"sh", "run.sh", "--starts", "1", "--device", "cpu", "--card", card()},
                   {.working_directory = student, .variables = {"MLP_LAB=" MLP_LAB}});
   ASSERT_EQ(measured.exit_code, 0) << measured.err;
-  EXPECT_THAT(measured.out, ContainsRegex("^[0-9]+ starts, about 1 minute\n"));
+  const std::vector<std::string> planned =
+      first_match(measured.err, "mlp_lab: note: ([0-9]+) starts are planned, about 1 min\n");
+  ASSERT_FALSE(planned.empty()) << measured.err;
+  std::ptrdiff_t made_starts = 0;
+  for (const auto& each :
+       std::filesystem::recursive_directory_iterator(student / "results" / "runs")) {
+    made_starts += each.is_regular_file() ? 1 : 0;
+  }
+  EXPECT_EQ(std::to_string(made_starts), planned[1]) << "with what only the answer needs";
+  EXPECT_TRUE(std::filesystem::exists(student / "results/runs/amdahl"));
   for (const std::string& variable : {std::string("A=B"), std::string("PATH=/nowhere")}) {
     const ProcessResult graded = run_process(
         {MLP_LAB, "class", "grade", "class", "class/students", "--rerun", "--machine", card()},
         {.working_directory = folder(), .variables = {variable}});
     ASSERT_EQ(graded.exit_code, 0) << graded.err;
     const std::string page = read_file(folder() / "class/grades/students/Õie Ž.md");
-    EXPECT_THAT(page, HasSubstr("| identity | 1 of 1 | Options, seed, losses and hashes of the "
+    EXPECT_THAT(page, HasSubstr("| identity | 2 of 2 | Options, seed, losses and hashes of the "
                                 "records are those of the variant, and another run "))
         << variable;
     EXPECT_THAT(page, Not(HasSubstr("another variant"))) << variable;
@@ -475,6 +484,14 @@ TEST_F(MlpLab, FillsInATeachersOwnSheet) {
   EXPECT_THAT(result.out, HasSubstr("; [ ] repeats: 1 start of 15 steps\n"));
   EXPECT_THAT(result.out, testing::EndsWith("Sheet: lab-results/mine-key.md\n"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "lab-results/mine-key.html"));
+  const ProcessResult script =
+      run({"sheet", own, "--quick", "--starts", "1", "--device", "cpu", "--card", card(),
+           "--script", "--machine", "t4", "--output", "it's later"});
+  EXPECT_EQ(script.out, "Script: mine.sh\n") << script.err;
+  EXPECT_THAT(read_file(folder() / "mine.sh"), HasSubstr("\n#SBATCH --time=16\n"));
+  const ProcessResult later = run_process(
+      {"sh", "mine.sh"}, {.working_directory = folder(), .variables = {"MLP_LAB=" MLP_LAB}});
+  EXPECT_THAT(later.out, testing::EndsWith("Sheet: it's later/mine.md\n")) << later.err;
   const ProcessResult again = run({"sheet", own, "--output", folder().string()});
   EXPECT_EQ(again.exit_code, 78);
   EXPECT_THAT(again.err, HasSubstr("mlp_lab sheet reads this file, which would be lost"));

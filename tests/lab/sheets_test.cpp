@@ -722,7 +722,7 @@ TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
 
 Name: (\\_){16} Date: (\\_){8}
 
-To measure: `build/mlp_lab run warmup` \([0-9]+ starts\)
+To measure: `build/mlp_lab run warmup` \([0-9]+ starts on 2 cores\)
 
 ((\\_){38}
 
@@ -735,7 +735,8 @@ To measure: `build/mlp_lab run warmup` \([0-9]+ starts\)
 )"));
   EXPECT_THAT(
       blank_copy_of(own("A {{warmup.table}}\n\n## B\n\n{{batch-sweep.table}}\n\n## C\n\nEnd.\n")),
-      AllOf(HasSubstr("## B\n\nTo measure: `build/mlp_lab run batch-sweep` (54 starts)\n\n"),
+      AllOf(HasSubstr(
+                "## B\n\nTo measure: `build/mlp_lab run batch-sweep` (54 starts on 2 cores)\n\n"),
             HasSubstr("## C\n\nEnd.")));
 }
 

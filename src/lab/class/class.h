@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/index.h"
+#include "lab/experiments/case_figures.h"
 #include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
 #include "lab/sheets/sheet_header.h"
@@ -26,19 +27,30 @@
 
 namespace barestep {
 
-/// What a variant takes, simulated.
-struct VariantPrice {
-  double step_s = 0;   // of all cases together
-  int starts = 0;      // of a new class only, as is
-  double seconds = 0;  // how long these take
+/// What the runs of a sheet take, simulated. How many starts they are depends on the machine that
+/// makes them, which says so before the first one.
+struct SheetPrice {
+  double step_s = 0;      // of all cases together
+  double seconds = 0;     // of all starts; of a new class only
+  std::string machine{};  // the card's name
+  std::string trouble{};  // empty, or why a case is too large for the machine
+
+  /// "about 3 minutes on one T4"; empty if none of it is simulated.
+  [[nodiscard]] std::string text() const;
 };
+SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations);
+
+/// A script for sh, and for sbatch, which reads its lines of #SBATCH: in the folder where it is, it
+/// makes `preparation`, then `mlp_lab sheet` with these arguments.
+std::string script_of(const Sheet& sheet, const std::string& file, const SheetPrice& price,
+                      const std::string& arguments, const std::string& preparation = "");
 
 /// A student and the variant of the sheet.
 struct Student {
   std::string name{};
   std::string folder{};    // the name, as far as folders may have it
   GivenOptions options{};  // of mlp_lab sheet
-  VariantPrice price{};
+  SheetPrice price{};
 };
 
 struct ClassPlan {
@@ -99,12 +111,13 @@ enum class MistakeKind {
   kPhysics,     // a time below the floor, an account that does not add up, no interval
   kAnswer,      // another word than that of the student's own figures
   kBusy,        // no mistake: other programs disturbed the measurement
+  kNoRerun,     // no mistake: the other run failed
 };
 template <>
 inline constexpr std::string_view kNamesOf<MistakeKind>[] = {
     "nothing handed in", "unreadable",   "not measured", "another variant", "altered record",
     "same as another's", "swapped",      "mistyped",     "another figure",  "does not follow",
-    "not possible",      "wrong answer", "busy machine"};
+    "not possible",      "wrong answer", "busy machine", "rerun failed"};
 
 struct Mistake {
   MistakeKind kind;
@@ -138,8 +151,8 @@ struct GradedStudent {
   [[nodiscard]] bool has(MistakeKind kind) const;
 };
 
-/// The records of a start that another run makes of the same case.
-using Rerun = std::function<std::optional<Start>(const Case& what)>;
+/// Makes another start of a case on the CPU of this machine, also of one that was on a GPU.
+using Rerun = std::function<Start(const Case& what)>;
 
 struct GradedClass {
   std::vector<GradedStudent> students{};
@@ -148,7 +161,8 @@ struct GradedClass {
 
 /// Grades what each student handed in: a folder named like the student's, or beginning with its
 /// name and an underscore. With `rerun`, which several threads call at once, the losses of a case
-/// of each are compared with those of another run. Calls on_progress(done, name) from one thread at
+/// of each are compared with those of another run; if that fails, its student's grade says why.
+/// Calls on_progress(done, name) from one thread at
 /// a time. Throws Error(kNoInput) if there is no such folder.
 GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& handed_in,
                         const MachineCard& gpus, const Rerun& rerun,

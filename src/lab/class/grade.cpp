@@ -19,6 +19,7 @@
 #include "core/json_document.h"
 #include "core/lookup.h"
 #include "core/units.h"
+#include "lab/child.h"
 #include "lab/class/class.h"
 #include "lab/experiments/calculations.h"
 #include "lab/experiments/case_figures.h"
@@ -31,8 +32,10 @@ namespace barestep {
 namespace {
 
 constexpr std::int64_t kMaxHandedBytes = 1 << 22;
-constexpr double kSameLoss = 1e-6;  // relative, of other machines
 constexpr std::size_t kFirstSteps = 5;
+constexpr double kSameLoss = 1e-6;  // relative, of other machines
+/// Of a GPU and the CPU: each step differs by as much (tests/gpu/cuda_parity_test.cpp).
+constexpr double kSameLossOfGpu = kFirstSteps * kSameLoss;
 
 // Figures as text.
 
@@ -219,6 +222,13 @@ constexpr std::array<std::string_view, 5> kOfTimes = {"samples-per-s", "sample-t
                                                       "efficiency", "exposed"};
 constexpr std::array<std::string_view, 4> kOfVariant = {"batch", "ranks", "micro-steps", "split"};
 
+/// Of a student's case, if one was asked for.
+struct AnotherRun {
+  std::optional<Start> start{};
+  std::string why_not{};  // it failed
+  bool is_asked = false;
+};
+
 /// In seconds.
 struct WrittenTimes {
   double step_s = NAN, exposed_s = NAN;
@@ -272,10 +282,10 @@ class StudentsWork {
   }
 
   /// A case that another run makes in seconds, on any machine: of those with the fewest ranks or
-  /// devices the one that took least; null if there is none.
+  /// devices the one that took least; null if there is none. GPUs draw random data of their own, so
+  /// of these it reads files.
   [[nodiscard]] const Measurement* case_to_rerun() const {
     const Measurement* found = nullptr;
-    if (!report_ || identity_->on_gpu) return found;
     const auto cost_of = [](const Measurement& measured) {
       const Workload& workload = measured.workload();
       return std::tuple(workload.scheme() != SchemeKind::kSingle, workload.ranks,
@@ -283,17 +293,22 @@ class StudentsWork {
     };
     for_cases([&](const Measurement& measured, const std::string&) {
       const Workload& workload = measured.workload();
-      const bool is_plain = !workload.pytorch && measured.what().made == nullptr &&
-                            workload.config.data.kind == DataKind::kRandn;
-      if (is_plain && (found == nullptr || cost_of(measured) < cost_of(*found))) found = &measured;
+      const bool is_plain =
+          !workload.pytorch && measured.what().made == nullptr && !is_log(measured);
+      const bool is_near = workload.on_gpu
+                               ? workload.config.data.kind == DataKind::kNpy &&
+                                     workload.config.device.precision == Precision::kFp32
+                               : workload.config.data.kind == DataKind::kRandn;
+      if (is_plain && is_near && (found == nullptr || cost_of(measured) < cost_of(*found)))
+        found = &measured;
     });
     return found;
   }
 
-  /// `others` are the students who have a record as well, by its hash; `rerun` is another run of
-  /// case_to_rerun(), if there is one.
+  /// `others` are the students who have a record as well, by its hash; `rerun` is of
+  /// case_to_rerun().
   GradedStudent grade(const std::map<std::string, std::set<const Student*>>& others,
-                      const std::optional<Start>& rerun) {
+                      const AnotherRun& rerun) {
     if (graded_.has(MistakeKind::kNothing)) {
       const Mark nothing{.points = 0, .text = "Nothing was handed in."};
       mark_items(
@@ -351,7 +366,7 @@ class StudentsWork {
 
   /// By what the files say, and, if it was run again, by its losses and weights.
   Mark identity(const std::map<std::string, std::set<const Student*>>& others,
-                const std::optional<Start>& rerun) {
+                const AnotherRun& rerun) {
     if (!report_) return {.points = 0, .text = "There are no records."};
     const std::size_t before = graded_.mistakes.size();
     if (identity_->options != student().options || identity_->quick != plan_.quick) {
@@ -360,10 +375,23 @@ class StudentsWork {
                         options_text(student().options)));
     }
     check_starts(others);
-    std::string text = "Options, seed, losses and hashes of the records are those of the variant";
-    if (rerun) text += check_rerun(*rerun);
+    bool has_logs = false;
+    for_cases([&](const Measurement& each, const auto&) { has_logs = has_logs || is_log(each); });
+    std::string text =
+        has_logs ? "Options and hashes of the records are those of the variant; losses "
+                   "in a student's own log lines are not compared"
+                 : "Options, seed, losses and hashes of the records are those of the variant";
+    if (rerun.start) text += check_rerun(*rerun.start);
+    if (rerun.is_asked && case_to_rerun() == nullptr) text += why_no_rerun();
     const bool is_same = graded_.mistakes.size() == before;
+    if (!rerun.why_not.empty()) found(MistakeKind::kNoRerun, rerun.why_not);
     return {.points = is_same ? 1 : 0, .text = is_same ? text + "." : "See what was found."};
+  }
+
+  [[nodiscard]] std::string why_no_rerun() const {
+    return identity_->on_gpu
+               ? "; no run was repeated, since GPUs draw other random data than the CPU"
+               : "; no run was repeated, since none of them can be";
   }
 
   /// That the starts of a case are runs of the variant which repeat each other's losses, as they
@@ -376,7 +404,9 @@ class StudentsWork {
         if (!start.hash.empty() && others.at(start.hash).size() > 1) {
           all[MistakeKind::kCopied].insert(name);
         }
-        if (!has_options(measured, start) || !have_same_losses(start, measured.starts().front())) {
+        const bool is_run = !is_log(measured);  // a student's own program may draw other numbers
+        if (is_run && (!has_options(measured, start) ||
+                       !have_same_losses(start, measured.starts().front(), kSameLoss))) {
           all[MistakeKind::kVariant].insert(name);
         }
       }
@@ -407,15 +437,20 @@ class StudentsWork {
     });
   }
 
-  static bool have_same_losses(const Start& a, const Start& b) {
+  static bool have_same_losses(const Start& a, const Start& b, double tolerance) {
     return a.ranks.front().loss.size() == b.ranks.front().loss.size() &&
-           loss_difference(a, b, kFirstSteps) <= kSameLoss;
+           loss_difference(a, b, kFirstSteps) <= tolerance;
+  }
+
+  /// Whether it was read from the log lines of the student's own program.
+  static bool is_log(const Measurement& measured) {
+    return measured.starts().front().library == kLogged;
   }
 
   std::string check_rerun(const Start& rerun) {
     const Measurement& measured = *case_to_rerun();
     const Start& start = measured.starts().front();
-    if (!have_same_losses(rerun, start)) {
+    if (!have_same_losses(rerun, start, measured.workload().on_gpu ? kSameLossOfGpu : kSameLoss)) {
       found(MistakeKind::kVariant,
             fmt::format(
                 "the losses of {} are not those of another run: {:.6g} and {:.6g} in the first "
@@ -448,6 +483,11 @@ class StudentsWork {
     }
     name_wrong(wrong);
     check_relations(wrong, tally);
+    for_cases([&](const Measurement& measured, const std::string& name) {
+      if (!is_log(measured)) return;
+      const std::string why = wrong_line_of(measured);
+      if (!tally.count(why.empty())) found(MistakeKind::kArithmetic, name + ": " + why);
+    });
     return {
         .points = tally.share(),
         .text = fmt::format("{} of {} figures and their ratios are right{}.", tally.passed,
@@ -539,6 +579,22 @@ class StudentsWork {
     found(MistakeKind::kArithmetic,
           fmt::format("{} is written '{}', and from {} follows {}", figure.name, figure.written,
                       slack > 0 ? "the times beside it" : "the variant", expected));
+  }
+
+  /// The first of its log lines whose time and throughput do not give the samples of a step, as far
+  /// as a time of four decimals says; empty if there is none.
+  static std::string wrong_line_of(const Measurement& measured) {
+    const auto expected = static_cast<double>(measured.workload().step_samples());
+    for (const Start& start : measured.starts()) {
+      const RankSteps& steps = start.ranks.front();
+      for (std::size_t i = 0; i < steps.samples.size(); ++i) {
+        const double seconds = steps.step_s[i], samples = steps.samples[i];
+        if (std::abs(samples / expected - 1) <= 0.02 + 0.5e-4 / seconds) continue;
+        return fmt::format("a log line has {} and {:.0f} samples/s, so {:.3g} samples, not {}",
+                           time_text(seconds), samples / seconds, samples, expected);
+      }
+    }
+    return "";
   }
 
   /// No time is below the floor of its products, accounts add up, and intervals are there.
@@ -643,7 +699,7 @@ class StudentsWork {
   void choose(const MarkedItem& item, Mark& mark) {
     std::vector<std::string> chosen;
     if (has_word(mark.answer, kCannotBeSaid)) chosen.emplace_back(kCannotBeSaid);
-    for (const auto& [choice, word] : item.choices) {
+    for (const auto& [choice, words] : item.choices) {
       if (has_word(mark.answer, choice)) chosen.push_back(choice);
     }
     const ReportSection* const section = report_ ? report_->section(item.experiment) : nullptr;
@@ -655,14 +711,14 @@ class StudentsWork {
     }
     std::string right(kCannotBeSaid);
     const bool is_valid = section->trouble.empty();
-    for (const auto& [choice, word] : item.choices) {
-      if (is_valid && finding->word == word) right = choice;
+    for (const auto& [choice, words] : item.choices) {
+      if (is_valid && std::ranges::find(words, finding->word) != words.end()) right = choice;
     }
     if (chosen.front() == right) {
       mark.points = 1;
       mark.text = fmt::format("'{}' is what the student's own figures say.", right);
     } else if (!is_valid) {
-      mark.text = "For the teacher: the measurement was disturbed, and decides nothing.";
+      mark.text = fmt::format("For the teacher: {}", trouble_line(*section));
     } else {
       mark.points = 0;
       mark.text = fmt::format("'{}', and the student's own figures say '{}': {}", chosen.front(),
@@ -707,19 +763,24 @@ std::map<std::string, std::set<const Student*>> owners_of(const std::vector<Stud
   return owners;
 }
 
-/// Another run of a case of each, as many at once as there are cores.
-std::vector<std::optional<Start>> reruns_of(
-    const std::vector<StudentsWork>& all, const Rerun& rerun,
-    const std::function<void(int, const std::string&)>& on_progress) {
-  std::vector<std::optional<Start>> starts(all.size());
-  if (!rerun) return starts;
+/// Another run of a case of each, as many at once as there are cores. The others go on after one
+/// that fails, unless a signal stopped it.
+std::vector<AnotherRun> reruns_of(const std::vector<StudentsWork>& all, const Rerun& rerun,
+                                  const std::function<void(int, const std::string&)>& on_progress) {
+  std::vector<AnotherRun> runs(all.size());
+  if (!rerun) return runs;
   std::atomic<std::size_t> next = 0;
   std::mutex reporting;
   int done = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < all.size(); i = next++) {
+      runs[i].is_asked = true;
       const Measurement* const measured = all[i].case_to_rerun();
-      if (measured != nullptr) starts[i] = rerun(measured->what());
+      const auto why = refusal_of([&] {
+        if (measured != nullptr) runs[i].start = rerun(measured->what());
+      });
+      if (why && children_are_stopped()) throw *why;
+      if (why) runs[i].why_not = fmt::format("{}: {}", measured->what().key, why->what());
       const std::scoped_lock lock(reporting);
       on_progress(++done, all[i].student().name);
     }
@@ -727,7 +788,7 @@ std::vector<std::optional<Start>> reruns_of(
   std::vector<std::future<void>> workers;
   for (int i = 0; i < usable_cpus(); ++i) workers.push_back(std::async(std::launch::async, work));
   for (std::future<void>& each : workers) each.get();
-  return starts;
+  return runs;
 }
 
 }  // namespace
@@ -777,7 +838,7 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
     if (!rerun) on_progress(static_cast<int>(all.size()), student.name);
   }
   const auto owners = owners_of(all);
-  const std::vector<std::optional<Start>> reruns = reruns_of(all, rerun, on_progress);
+  const std::vector<AnotherRun> reruns = reruns_of(all, rerun, on_progress);
   GradedClass result;
   for (std::size_t i = 0; i < all.size(); ++i) {
     result.students.push_back(all[i].grade(owners, reruns[i]));

@@ -13,7 +13,6 @@
 #include "core/output_file.h"
 #include "core/units.h"
 #include "lab/class/class.h"
-#include "lab/experiments/case_figures.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/page.h"
 #include "lab/study/step_parts.h"
@@ -128,11 +127,50 @@ Measurement steady(const Case& what, int starts, double step_s,
   return {what, std::vector(static_cast<std::size_t>(starts), start)};
 }
 
+SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations) {
+  SheetPrice price{.machine = simulations.card().name};
+  for (const Experiment* const experiment : experiments_of(sheet)) {
+    const int starts = starts_of(*experiment, setting);
+    for (const Case& what : experiment->cases(setting)) {
+      const SimulatedStep* const step = simulations.step_of(what.workload);
+      if (step == nullptr) continue;
+      price.step_s += step->step_s;
+      price.seconds += starts * seconds_of_start(what.workload, step->step_s);
+      if (price.trouble.empty()) {
+        price.trouble = why_too_large(what.workload, simulations.card());
+      }
+    }
+  }
+  return price;
+}
+
+std::string SheetPrice::text() const {
+  const auto minutes = std::lround(std::ceil(seconds / 60));
+  return minutes == 0 ? "" : fmt::format("about {} on {}", counted(minutes, "minute"), machine);
+}
+
+std::string script_of(const Sheet& sheet, const std::string& file, const SheetPrice& price,
+                      const std::string& arguments, const std::string& preparation) {
+  return fmt::format(
+      R"(#!/bin/sh
+# Measures, and fills in {0}{1}. Run it by `sh {2}`, or by `sbatch {2}`.
+# If it is stopped, the same command continues.
+#SBATCH --job-name='{0}'
+#SBATCH --nodes=1
+#SBATCH --exclusive
+#SBATCH --time={3}
+
+cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")}}" || exit
+{4}"${{MLP_LAB:-mlp_lab}}" sheet {5} "$@"
+)",
+      sheet.name, price.seconds > 0 ? ": " + price.text() : "", file,
+      15 + std::lround(std::ceil(3 * price.seconds / 60)), preparation, arguments);
+}
+
 namespace {
 
-struct PricedVariant : VariantPrice {
+struct PricedVariant : SheetPrice {
   std::vector<std::string> words{};  // of the findings that choices are marked by
-  std::string trouble{};             // empty, or why it cannot be given to a student
 };
 
 /// Draws until a variant takes about as long as the middle one and has its answers.
@@ -182,29 +220,13 @@ class VariantDrawer {
     const MachineCard& card = simulations_.card();
     const auto why = refusal_of([&] {
       const Setting setting = new_setting(plan_.quick, card.on_gpu, card.max_ranks(), options);
-      for (const Experiment* const experiment : experiments_of(plan_.sheet)) {
-        add_cost(*experiment, setting, price);
-      }
+      static_cast<SheetPrice&>(price) = price_of(plan_.sheet, setting, simulations_);
       for (const MarkedItem& item : plan_.header.items) {
         if (item.by == MarkedBy::kWord) price.words.push_back(simulated_word(item, setting, price));
       }
     });
     if (why) price.trouble = why->what();
     return price;
-  }
-
-  void add_cost(const Experiment& experiment, const Setting& setting, PricedVariant& price) const {
-    const int starts = starts_of(experiment, setting);
-    for (const Case& what : experiment.cases(setting)) {
-      price.starts += starts;
-      const SimulatedStep* const step = simulations_.step_of(what.workload);
-      if (step == nullptr) continue;
-      price.step_s += step->step_s;
-      price.seconds += starts * seconds_of_start(what.workload, step->step_s);
-      if (price.trouble.empty()) {
-        price.trouble = why_too_large(what.workload, simulations_.card());
-      }
-    }
   }
 
   /// The word of a finding where every start takes the simulated time; empty of what records more
@@ -247,53 +269,23 @@ std::string shell_options(const ClassPlan& plan, const Student& student) {
   return options_text(student.options) + (plan.quick ? " --quick" : "");
 }
 
-std::string cost_text(const Student& student) {
-  const auto minutes = std::lround(std::ceil(student.price.seconds / 60));
-  return counted(student.price.starts, "start") +
-         (minutes > 0 ? ", about " + counted(minutes, "minute") : "");
-}
-
 bool has_predictions(const ClassPlan& plan) {
   return std::ranges::find(plan.header.items, MarkedBy::kPrediction, &MarkedItem::by) !=
          plan.header.items.end();
 }
 
-/// For sh, and for sbatch, which reads the lines of #SBATCH.
-std::string script_of(const ClassPlan& plan, const Student& student) {
+std::string run_script(const ClassPlan& plan, const Student& student) {
   const std::string& sheet = plan.sheet.name;
-  const std::vector<const Experiment*> named =
-      experiments_of({.name = sheet, .text = template_of(plan.sheet, student.name)});
-  std::string others;
-  for (const Experiment* const each : experiments_of(plan.sheet)) {
-    if (std::ranges::find(named, each) == named.end()) others += fmt::format(" {}", each->name);
-  }
-  const std::string options = shell_options(plan, student);
-  std::string text = fmt::format(
-      R"(#!/bin/sh
-# Measures, then fills in the tables of {0}.md: {1}. Run it by `sh run.sh`, or by `sbatch run.sh`.
-# If it is stopped, the same command continues.
-#SBATCH --job-name='{0}'
-#SBATCH --nodes=1
-#SBATCH --exclusive
-#SBATCH --time={2}
-
-cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")}}" || exit
-echo "{1}"
-)",
-      sheet, cost_text(student), 15 + std::lround(std::ceil(3 * student.price.seconds / 60)));
-  if (has_predictions(plan)) {
-    text += fmt::format("[ -e '{0}{1}' ] || cp '{0}.md' '{0}{1}' || exit\n", sheet, kBeforeEnding);
-  }
-  if (!others.empty()) {
-    text += fmt::format("\"${{MLP_LAB:-mlp_lab}}\" run{}{} --output results \"$@\" || exit\n",
-                        others, options);
-  }
-  return text + fmt::format(
-                    "\"${{MLP_LAB:-mlp_lab}}\" sheet '{}.md' --figures{} --output results \"$@\"\n",
-                    sheet, options);
+  return script_of(
+      plan.sheet, "run.sh", student.price,
+      fmt::format("'{}.md' --figures{} --output results", sheet, shell_options(plan, student)),
+      has_predictions(plan)
+          ? fmt::format("[ -e '{0}{1}' ] || cp '{0}.md' '{0}{1}' || exit\n", sheet, kBeforeEnding)
+          : "");
 }
 
 std::string how_to_hand_in(const ClassPlan& plan, const Student& student) {
+  const std::string time = student.price.text();
   std::string text = fmt::format("# {} of {}\n\n", plan.sheet.name, markdown_text(student.name));
   if (has_predictions(plan)) {
     text += fmt::format(
@@ -304,8 +296,10 @@ std::string how_to_hand_in(const ClassPlan& plan, const Student& student) {
   }
   return text +
          fmt::format(
-             "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm ({2}). `MLP_LAB` "
-             "names the program if it is not on `PATH`. Nothing else should run meanwhile.\n"
+             "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm{2}. It says first "
+             "how "
+             "many starts it makes. `MLP_LAB` names the program if it is not on `PATH`. Nothing "
+             "else should run meanwhile.\n"
              "1. It fills in the tables of `results/{0}{1}`. Write your answers into that file, "
              "below each question.\n"
              "1. Hand in this folder, with `results` as the runs wrote it. Figures are compared "
@@ -313,7 +307,7 @@ std::string how_to_hand_in(const ClassPlan& plan, const Student& student) {
              "Your variant is `{3}`. It differs from your neighbor's in its figures, not in its "
              "difficulty. An answer is right if it fits your own figures: where they decide "
              "nothing, \"{4}\" is right.\n",
-             plan.sheet.name, kFiguresEnding, cost_text(student),
+             plan.sheet.name, kFiguresEnding, time.empty() ? "" : fmt::format(" ({})", time),
              shell_options(plan, student).substr(1), kCannotBeSaid);
 }
 
@@ -327,7 +321,7 @@ void write_class(const std::filesystem::path& folder, const ClassPlan& plan) {
     const std::filesystem::path own = folder / "students" / student.folder;
     make_folder(own);
     replace_file(own / (plan.sheet.name + ".md"), template_of(plan.sheet, student.name));
-    replace_file(own / "run.sh", script_of(plan, student));
+    replace_file(own / "run.sh", run_script(plan, student));
     replace_file(own / "README.md", how_to_hand_in(plan, student));
   }
   const std::string fence = plan.sheet.header.empty() ? "" : "---\n";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "core/error.h"
@@ -10,6 +11,7 @@
 #include "lab/predict/asked_run.h"
 #include "lab/report/page.h"
 #include "lab/sheets/sheets.h"
+#include "lab/study/experiment.h"
 #include "options/option_values.h"
 
 namespace barestep {
@@ -20,6 +22,8 @@ constexpr std::pair<std::string_view, Word> kHeaderWords[] = {{"faster", Word::k
                                                               {"same", Word::kNoDifference},
                                                               {"above", Word::kAbove},
                                                               {"below", Word::kBelow}};
+
+constexpr std::array kChecks = {kIdentityCheck, kArithmeticCheck, kPhysicsCheck};
 
 /// What stands before and after the separator; nothing if it is not there.
 std::optional<std::pair<std::string_view, std::string_view>> parted(std::string_view text,
@@ -33,7 +37,14 @@ std::optional<std::pair<std::string_view, std::string_view>> parted(std::string_
 /// Reads a header line by line.
 class HeaderReader {
  public:
-  explicit HeaderReader(const Sheet& sheet) : sheet_(sheet), questions_(questions_of(sheet)) {}
+  explicit HeaderReader(const Sheet& sheet) : sheet_(sheet) {
+    for (const std::string_view check : kChecks) {
+      header_.items.push_back({.name = std::string(check), .points = 2, .by = MarkedBy::kCheck});
+    }
+    for (const SheetQuestion& each : questions_of(sheet)) {
+      header_.items.push_back({.name = each.number});
+    }
+  }
 
   SheetHeader read() {
     std::size_t number = 1;
@@ -49,6 +60,10 @@ class HeaderReader {
         read_item(cells_of(line));
       }
     }
+    if (std::ranges::find(header_.varied, "seed", &VariedOption::name) == header_.varied.end()) {
+      header_.varied.push_back({"seed", 1, 1'000'000});
+    }
+    std::erase_if(header_.items, [](const MarkedItem& item) { return item.points == 0; });
     return std::move(header_);
   }
 
@@ -74,10 +89,19 @@ class HeaderReader {
       header_.band = 0.01 * static_cast<double>(whole(without_blanks(percent)));
     } else if (key == "intervals" && setting->second == "yes") {
       header_.asks_intervals = true;
+    } else if (key == "measure") {
+      for (const std::string_view name : split(setting->second, ",")) {
+        const auto why = refusal_of(
+            [&] { header_.measured.push_back(&experiment_of(std::string(without_blanks(name)))); });
+        if (why) {
+          refuse(fmt::format("an experiment that does not exist ({})", why->what()),
+                 "write 'measure: monitor'");
+        }
+      }
     } else {
       refuse("what is no setting of a header",
-             "write 'vary: OPTION LOW to HIGH by STEP', 'band: P %', 'intervals: yes' or a row of "
-             "the table");
+             "write 'vary: OPTION LOW to HIGH by STEP', 'band: P %', 'intervals: yes', 'measure: "
+             "EXPERIMENT' or a row of the table");
     }
   }
 
@@ -106,23 +130,17 @@ class HeaderReader {
   void read_item(const std::vector<std::string>& cells) {
     constexpr const char* kForm = "write '| 2.1 | 1 | text |'";
     if (cells.size() < 2) refuse("a row without points", kForm);
-    MarkedItem item{.name = cells[0],
-                    .points = real_number({.where = fmt::format("{}.md:{}", sheet_.name, line_),
-                                           .text = cells[1],
-                                           .code = ExitCode::kBadData},
-                                          {.low = 0, .with_low = true, .end = 1000})};
-    const bool is_check =
-        item.name == kIdentityCheck || item.name == kArithmeticCheck || item.name == kPhysicsCheck;
-    if (is_check) {
-      item.by = MarkedBy::kCheck;
-    } else if (std::ranges::find(questions_, item.name, &SheetQuestion::number) ==
-               questions_.end()) {
-      refuse(fmt::format("points for '{}', which is no question of the sheet", item.name),
-             fmt::format("the first one is '{}'", questions_.empty() ? "" : questions_[0].number));
-    } else if (cells.size() > 2) {
-      read_marking(cells[2], item);
+    const auto found = std::ranges::find(header_.items, cells[0], &MarkedItem::name);
+    if (found == header_.items.end()) {
+      const std::size_t first = std::min(kChecks.size(), header_.items.size() - 1);
+      refuse(fmt::format("points for '{}', which is no question of the sheet", cells[0]),
+             fmt::format("the first one is '{}'", header_.items[first].name));
     }
-    header_.items.push_back(std::move(item));
+    found->points = real_number({.where = fmt::format("{}.md:{}", sheet_.name, line_),
+                                 .text = cells[1],
+                                 .code = ExitCode::kBadData},
+                                {.low = 0, .with_low = true, .end = 1000});
+    if (found->by != MarkedBy::kCheck && cells.size() > 2) read_marking(cells[2], *found);
   }
 
   void read_marking(std::string_view text, MarkedItem& item) {
@@ -147,12 +165,11 @@ class HeaderReader {
         refuse(fmt::format("'{}', which is no answer with its word", without_blanks(each)),
                "the words are faster, slower, same, above and below, as in 'yes=above'");
       }
-      item.choices.emplace(choice->first, *word);
+      item.choices[std::string(choice->first)].push_back(*word);
     }
   }
 
   const Sheet& sheet_;
-  std::vector<SheetQuestion> questions_;
   SheetHeader header_;
   std::size_t line_ = 0;
 };
@@ -165,16 +182,7 @@ const MarkedItem* SheetHeader::item(std::string_view name) const {
 }
 
 SheetHeader header_of(const Sheet& sheet) {
-  SheetHeader header = HeaderReader(sheet).read();
-  if (header.varied.empty()) header.varied.push_back({"seed", 1, 1'000'000, 1});
-  if (!header.items.empty()) return header;
-  for (const std::string_view check : {kIdentityCheck, kArithmeticCheck, kPhysicsCheck}) {
-    header.items.push_back({.name = std::string(check), .by = MarkedBy::kCheck});
-  }
-  for (const SheetQuestion& each : questions_of(sheet)) {
-    header.items.push_back({.name = each.number});
-  }
-  return header;
+  return HeaderReader(sheet).read();
 }
 
 }  // namespace barestep

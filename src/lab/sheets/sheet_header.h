@@ -2,18 +2,19 @@
 // student to student, and how many points each check has.
 //
 //   ---
-//   vary: seed 1 to 1000000
 //   vary: dim 896 to 1152 by 64
 //   band: 20 %
 //   intervals: yes
+//   measure: monitor, profile
 //   | check | points | marked by |
 //   | --- | ---: | --- |
-//   | identity | 2 | |
+//   | identity | 3 | |
 //   | 2.1 | 1 | batch-sweep.linear: yes=above, no=below |
 //   | 2.2 | 1 | prediction |
 //   ---
 //
-// A sheet without one varies the seed, and has a point for each check and each question.
+// The seed always varies. The table has what differs from the usual: two points for each check, one
+// for each question, which the teacher marks.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@
 
 namespace barestep {
 
+struct Experiment;
 struct Sheet;
 
 /// An option of the trainers, or "ranks", that each student has another value of.
@@ -45,15 +47,16 @@ struct MarkedItem {
   std::string name{};  // "identity", or a question's number, "2.1"
   double points = 1;
   MarkedBy by = MarkedBy::kText;
-  std::string experiment{}, finding{};    // "batch-sweep", "linear"
-  std::map<std::string, Word> choices{};  // by answer
+  std::string experiment{}, finding{};                 // "batch-sweep", "linear"
+  std::map<std::string, std::vector<Word>> choices{};  // by answer, the words that make it right
 };
 
 struct SheetHeader {
   std::vector<VariedOption> varied{};
-  double band = 0.2;            // a variant's step may take so much more or less than the middle's
+  double band = 0.5;            // a variant's step may take so much more or less than the middle's
   bool asks_intervals = false;  // in tables
-  std::vector<MarkedItem> items{};
+  std::vector<const Experiment*> measured{};  // besides those that the text names
+  std::vector<MarkedItem> items{};            // with points: the checks, then the questions
 
   /// Null if it has no points.
   [[nodiscard]] const MarkedItem* item(std::string_view name) const;

@@ -255,8 +255,9 @@ std::string task_command(const Sheet& sheet, std::span<const std::vector<std::st
     starts += std::ssize(experiment->cases(setting)) * starts_of(*experiment, setting);
   }
   if (names.empty()) return "";
-  return fmt::format("To measure: `build/mlp_lab run{}`{}\n\n", names,
-                     starts == 0 ? "" : fmt::format(" ({})", counted(starts, "start")));
+  const std::string cost =
+      starts == 0 ? "" : fmt::format(" ({} on {})", counted(starts, "start"), units_text(setting));
+  return fmt::format("To measure: `build/mlp_lab run{}`{}\n\n", names, cost);
 }
 
 using SheetBlock = std::vector<std::string>;
@@ -266,7 +267,7 @@ std::string request_of(const MarkedItem* item) {
   if (item == nullptr || item->by == MarkedBy::kText) return "";
   if (item->by == MarkedBy::kPrediction) return " Write it, and why, before you measure.";
   std::vector<std::string> answers;
-  for (const auto& [answer, word] : item->choices) answers.push_back(answer);
+  for (const auto& [answer, words] : item->choices) answers.push_back(answer);
   return fmt::format(" Choose {} or {}.", fmt::join(answers, ", "), kCannotBeSaid);
 }
 
@@ -375,13 +376,14 @@ Sheet load_sheet(const std::string& name_or_file) {
 
 std::vector<const Experiment*> experiments_of(const Sheet& sheet) {
   std::vector<const Experiment*> all;
+  const auto add = [&](const Experiment& each) {
+    if (std::ranges::find(all, &each) == all.end()) all.push_back(&each);
+  };
   filled_template(sheet.text, [&](std::string_view name) {
-    for (const std::string& each : name_in(sheet, name).experiments) {
-      const Experiment* const experiment = &experiment_of(each);
-      if (std::ranges::find(all, experiment) == all.end()) all.push_back(experiment);
-    }
+    for (const std::string& each : name_in(sheet, name).experiments) add(experiment_of(each));
     return "";
   });
+  for (const Experiment* const each : header_of(sheet).measured) add(*each);
   return all;
 }
 
@@ -425,9 +427,16 @@ std::string blank_copy_of(const Sheet& sheet) {
 
 std::string template_of(const Sheet& sheet, const std::string& student) {
   const std::vector<SheetBlock> blocks = asked_blocks(sheet, false);
-  return with_room(blocks, [&](std::size_t i) {
+  const std::string text = with_room(blocks, [&](std::size_t i) {
     return block_text(blocks[i]) + name_line(blocks, i, markdown_text(student));
   });
+  const std::vector<const Experiment*> named = experiments_of({.name = sheet.name, .text = text});
+  std::vector<std::string> others;
+  for (const Experiment* const each : experiments_of(sheet)) {
+    if (std::ranges::find(named, each) == named.end()) others.emplace_back(each->name);
+  }
+  return others.empty() ? text
+                        : fmt::format("---\nmeasure: {}\n---\n{}", fmt::join(others, ", "), text);
 }
 
 std::vector<SheetQuestion> questions_of(const Sheet& sheet) {

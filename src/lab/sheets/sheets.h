@@ -45,7 +45,7 @@ std::vector<std::string> sheet_names();
 /// kUsage with the nearest name, kNoInput; kBadData, with its line, if a name in it is unknown.
 Sheet load_sheet(const std::string& name_or_file);
 
-/// The experiments that its names ask for, each once.
+/// The experiments that its names and its header ask for, each once.
 std::vector<const Experiment*> experiments_of(const Sheet& sheet);
 
 /// The sheet as Markdown.
@@ -54,8 +54,8 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
 /// The students' copy, which needs no measurement.
 std::string blank_copy_of(const Sheet& sheet);
 
-/// A sheet to give to a student: without header, answers and key, but with the names, so that it
-/// can be filled in.
+/// A sheet to give to a student: without answers, points and key, but with the names, so that it
+/// can be filled in. What only the answers need stands in a header, so that it is measured, too.
 std::string template_of(const Sheet& sheet, const std::string& student);
 
 /// A numbered question of a sheet or of a copy, what is written below it, up to the next one, and

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -261,14 +262,22 @@ std::vector<Start> starts_of_log(std::string_view log, const std::string& name) 
                                 .remedy = "print 'Step 00 | Step time: 0.1234s | Loss: 1.0369'"});
     }
     if (starts.empty() || *number <= last) {
-      starts.push_back({.command = name, .library = kLogged, .ranks = {RankSteps{}}});
+      starts.push_back({.command = std::filesystem::path(name).filename().string(),
+                        .library = kLogged,
+                        .ranks = {RankSteps{}}});
     }
     last = *number;
     RankSteps& steps = starts.back().ranks.front();
     steps.step_s.push_back(*seconds);
     steps.loss.push_back(labeled_number(line, "Loss").value_or(0));
     steps.queued_s.push_back(0);
+    const auto samples_per_s = labeled_number(line, "Throughput");
+    if (samples_per_s) steps.samples.push_back(std::max(*samples_per_s * *seconds, 1.0));
     starts.back().wall_s += *seconds;
+  }
+  for (Start& start : starts) {
+    RankSteps& steps = start.ranks.front();
+    if (steps.samples.size() != steps.step_s.size()) steps.samples.clear();
   }
   if (!starts.empty()) return starts;
   fail(ExitCode::kBadData, {.what = "log",

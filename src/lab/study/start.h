@@ -81,7 +81,8 @@ Start parse_start(std::string_view text, const std::string& name);
 constexpr const char* kLogged = "log lines";
 
 /// The starts in a log of another program with a line for each step, "Step 00 | Step time: 0.1234s
-/// | Throughput: 518.63 samples/sec | Loss: 1.036895", of which only the time is needed. A number
+/// | Throughput: 518.63 samples/sec | Loss: 1.036895", of which only the time is needed; where all
+/// lines of a start have a throughput, the samples of its steps follow from that. A number
 /// that is not above the one before begins another start. Throws Error(kBadData) naming `name` and
 /// the line; also if there is no such line.
 std::vector<Start> starts_of_log(std::string_view log, const std::string& name);
