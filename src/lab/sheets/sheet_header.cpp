@@ -72,11 +72,14 @@ class HeaderReader {
     refuse_line(sheet_, line_, what, std::move(remedy));
   }
 
+  [[nodiscard]] RawValue given(std::string_view text) const {
+    return {.where = fmt::format("{}.md:{}", sheet_.name, line_),
+            .text = std::string(text),
+            .code = ExitCode::kBadData};
+  }
+
   [[nodiscard]] std::int64_t whole(std::string_view text) const {
-    return whole_number({.where = fmt::format("{}.md:{}", sheet_.name, line_),
-                         .text = std::string(text),
-                         .code = ExitCode::kBadData},
-                        {0, std::int64_t{1} << 40});
+    return whole_number(given(text), {0, std::int64_t{1} << 40});
   }
 
   void read_setting(std::string_view line) {
@@ -136,10 +139,7 @@ class HeaderReader {
       refuse(fmt::format("points for '{}', which is no question of the sheet", cells[0]),
              fmt::format("the first one is '{}'", header_.items[first].name));
     }
-    found->points = real_number({.where = fmt::format("{}.md:{}", sheet_.name, line_),
-                                 .text = cells[1],
-                                 .code = ExitCode::kBadData},
-                                {.low = 0, .with_low = true, .end = 1000});
+    found->points = real_number(given(cells[1]), {.low = 0, .with_low = true, .end = 1000});
     if (found->by != MarkedBy::kCheck && cells.size() > 2) read_marking(cells[2], *found);
   }
 
