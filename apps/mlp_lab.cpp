@@ -254,7 +254,7 @@ void produce(SheetRequest& requested) {
     fail(ExitCode::kUsage, {"--script", "", "a blank copy measures nothing", "leave out --blank"});
   }
   if (requested.as_script) {
-    options.script = {requested.arguments.begin() + 1, requested.arguments.end()};
+    options.script.assign(requested.arguments.begin() + 1, requested.arguments.end());
     std::erase(options.script, "--script");
   }
   print_sheet(options);

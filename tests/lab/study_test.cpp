@@ -369,6 +369,12 @@ TEST(Log, HasAStartFromEachStepThatBeginsAgain) {
   EXPECT_THAT(starts[0].ranks.at(0).loss, ElementsAre(1.25, 1.0));
   EXPECT_THAT(starts[1].ranks.at(0).step_s, ElementsAre(0.125));
   EXPECT_THAT(parse_start(json_of(starts[1]), "kept").library, kLogged);
+  EXPECT_THAT(starts[0].ranks.at(0).samples, IsEmpty()) << "one line has none";
+  EXPECT_THAT(starts_of_log("Step 0 | Step time: 0.5s | Throughput: 128 samples/sec\n", "own.log")
+                  .at(0)
+                  .ranks.at(0)
+                  .samples,
+              ElementsAre(64));
 }
 
 TEST(Log, IsRefusedWithItsLine) {

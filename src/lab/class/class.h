@@ -41,7 +41,7 @@ struct SheetPrice {
 SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations);
 
 /// A script for sh, and for sbatch, which reads its lines of #SBATCH: in the folder where it is, it
-/// makes `preparation`, then `mlp_lab sheet` with these arguments.
+/// runs `preparation`, then `mlp_lab sheet` with these arguments.
 std::string script_of(const Sheet& sheet, const std::string& file, const SheetPrice& price,
                       const std::string& arguments, const std::string& preparation = "");
 
@@ -162,8 +162,8 @@ struct GradedClass {
 /// Grades what each student handed in: a folder named like the student's, or beginning with its
 /// name and an underscore. With `rerun`, which several threads call at once, the losses of a case
 /// of each are compared with those of another run; if that fails, its student's grade says why.
-/// Calls on_progress(done, name) from one thread at
-/// a time. Throws Error(kNoInput) if there is no such folder.
+/// Calls on_progress(done, name) from one thread at a time. Throws Error(kNoInput) if there is no
+/// such folder.
 GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& handed_in,
                         const MachineCard& gpus, const Rerun& rerun,
                         const std::function<void(int done, const std::string& name)>& on_progress);

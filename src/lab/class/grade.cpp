@@ -222,11 +222,11 @@ constexpr std::array<std::string_view, 5> kOfTimes = {"samples-per-s", "sample-t
                                                       "efficiency", "exposed"};
 constexpr std::array<std::string_view, 4> kOfVariant = {"batch", "ranks", "micro-steps", "split"};
 
-/// Of a student's case, if one was asked for.
+/// Of a case of a student; without both if none of them can be repeated.
 struct AnotherRun {
+  bool is_asked = false;
   std::optional<Start> start{};
   std::string why_not{};  // it failed
-  bool is_asked = false;
 };
 
 /// In seconds.
@@ -299,8 +299,8 @@ class StudentsWork {
                                ? workload.config.data.kind == DataKind::kNpy &&
                                      workload.config.device.precision == Precision::kFp32
                                : workload.config.data.kind == DataKind::kRandn;
-      if (is_plain && is_near && (found == nullptr || cost_of(measured) < cost_of(*found)))
-        found = &measured;
+      if (!is_plain || !is_near) return;
+      if (found == nullptr || cost_of(measured) < cost_of(*found)) found = &measured;
     });
     return found;
   }
@@ -381,17 +381,16 @@ class StudentsWork {
         has_logs ? "Options and hashes of the records are those of the variant; losses "
                    "in a student's own log lines are not compared"
                  : "Options, seed, losses and hashes of the records are those of the variant";
-    if (rerun.start) text += check_rerun(*rerun.start);
-    if (rerun.is_asked && case_to_rerun() == nullptr) text += why_no_rerun();
+    if (rerun.start) {
+      text += check_rerun(*rerun.start);
+    } else if (rerun.is_asked && rerun.why_not.empty()) {
+      text += identity_->on_gpu
+                  ? "; no run was repeated, since GPUs draw other random data than the CPU"
+                  : "; no run was repeated, since none of them can be";
+    }
     const bool is_same = graded_.mistakes.size() == before;
     if (!rerun.why_not.empty()) found(MistakeKind::kNoRerun, rerun.why_not);
     return {.points = is_same ? 1 : 0, .text = is_same ? text + "." : "See what was found."};
-  }
-
-  [[nodiscard]] std::string why_no_rerun() const {
-    return identity_->on_gpu
-               ? "; no run was repeated, since GPUs draw other random data than the CPU"
-               : "; no run was repeated, since none of them can be";
   }
 
   /// That the starts of a case are runs of the variant which repeat each other's losses, as they

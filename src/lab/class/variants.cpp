@@ -296,10 +296,10 @@ std::string how_to_hand_in(const ClassPlan& plan, const Student& student) {
   }
   return text +
          fmt::format(
-             "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm{2}. It says first "
-             "how "
-             "many starts it makes. `MLP_LAB` names the program if it is not on `PATH`. Nothing "
-             "else should run meanwhile.\n"
+             "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm{2}. Before the "
+             "first "
+             "start it says how many it makes. `MLP_LAB` names the program if it is not on `PATH`. "
+             "Nothing else should run meanwhile.\n"
              "1. It fills in the tables of `results/{0}{1}`. Write your answers into that file, "
              "below each question.\n"
              "1. Hand in this folder, with `results` as the runs wrote it. Figures are compared "
