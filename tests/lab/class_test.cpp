@@ -13,6 +13,7 @@
 #include "lab/made_up.h"
 #include "lab/report/page.h"
 #include "support/expect_error.h"
+#include "support/pattern.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -540,9 +541,9 @@ TEST_F(AClass, TakesLogLinesOfStudentsOwnPrograms) {
 ---
 # Sweep
 
-| Batch | Time | Throughput | Computes |
+| Batch | Time | Throughput | Nobody knows |
 | --- | --- | --- | --- |
-| 32 | {{batch-sweep.batch-32.seconds}} | {{batch-sweep.batch-32.samples-per-s}} | {{batch-sweep.batch-32.computes}} |
+| 32 | {{batch-sweep.batch-32.seconds}} | {{batch-sweep.batch-32.samples-per-s}} | {{batch-sweep.batch-32.ran-on}} |
 | 64 | {{batch-sweep.batch-64.seconds}} | {{batch-sweep.batch-64.samples-per-s}} | {{batch-sweep.batch-64.computes}} |
 | 128 | {{batch-sweep.batch-128.seconds}} | {{batch-sweep.batch-128.samples-per-s}} | {{batch-sweep.batch-128.computes}} |
 
@@ -579,6 +580,7 @@ It is not.
   };
   using enum MistakeKind;
   EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_EQ(all_matches(read_file(sheet_of(plan.students[0], "sweep")), " [|] - [|]\n").size(), 3U);
   EXPECT_EQ(grades.students[0].marks[0].points, 2);
   EXPECT_THAT(grades.students[0].marks[0].text,
               HasSubstr("losses in a student's own log lines are not compared"));

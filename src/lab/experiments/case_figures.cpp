@@ -174,11 +174,12 @@ std::vector<Figure> figures_of_times() {
        }},
       {"total", "", "all steps of a measured start, with its unit",
        [](Of of) { return time_text(median(of.measured()->total_s_by_start())); }, true, false},
-      {"forward-rate", "", "flops per second of the forward pass", forward_rate},
+      {"forward-rate", "", "flops per second of the forward pass", forward_rate, true, true, true},
       {"passes", "", "forward, loss and backward of a step together",
        [](Of of) {
          return shown_time(of, of.phase_s("forward") + of.phase_s("loss") + of.phase_s("backward"));
-       }},
+       },
+       true, true, true},
       {"sample-time", "time of a sample",
        "a step divided by its samples, which differ with --accumulate",
        [](Of of) {
@@ -229,7 +230,7 @@ std::vector<Figure> figures_of_load() {
 std::vector<Figure> figures_of_workloads() {
   return {
       {"case", "case", "the name of the case", [](Of of) { return of.what().key; }, false},
-      {"ran-on", "", "cores or GPUs", place_text, false, false},
+      {"ran-on", "", "cores or GPUs", place_text, false, false, true},
       {"beyond", "", "\"beyond the cores\" where ranks share them",
        [](Of of) { return beyond_text(*of.measured()); }, false, false},
       {"starts", "", "starts of the case",
@@ -257,7 +258,7 @@ std::vector<Figure> figures_of_workloads() {
       {"precision", "precision", "the type of products",
        [](Of of) { return std::string(name_of(of.workload().config.device.precision)); }, false},
       {"memory", "memory, by device", "the plan of each device, or of a rank in each stage",
-       memory_text, false},
+       memory_text, false, true, true},
       {"max-memory", "memory of a rank, at most", "the plan of the rank that needs most",
        [](Of of) { return human_bytes(max_rank_bytes(of.workload())); }, false},
       {"activations", "activations (plan)", "of the first device, by its plan",

@@ -76,7 +76,7 @@ struct Figure {
   std::function<std::string(const CaseData& of)> text;
   bool is_timed = true;      // so other programs may disturb it
   bool is_simulated = true;  // else it is of measured cases only
-  bool is_of_parts = false;  // of steps, which log lines do not have
+  bool is_of_parts = false;  // of steps, of plans or places, which log lines do not have
 };
 
 const std::vector<Figure>& figures();

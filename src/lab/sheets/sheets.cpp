@@ -183,9 +183,12 @@ FilledSentence filled_sentence(const Sheet& sheet, const SheetRuns& runs,
     const SheetName found = name_in(sheet, name);
     std::string words = found.text(runs);
     if (filled.withheld.empty()) {
+      const std::string trouble = found.trouble(runs);
       filled.withheld = words == kNotRun         ? "This was not run."
-                        : words == kNotSimulated ? "These GPUs have no such figure."
-                                                 : found.trouble(runs);
+                        : !trouble.empty()       ? trouble
+                        : words != kNotSimulated ? ""
+                        : found.key.empty()      ? "These GPUs have no such figure."
+                                                 : "There is no such figure.";
     }
     return words;
   });
