@@ -522,7 +522,10 @@ TEST_F(AClass, SaysOfRunsOfGpusOnRandomDataThatNoneWasRepeated) {
   const ClassPlan plan = ranks_only("Anna\n");
   write_study(
       handed(plan.students[0]) / "results", plan, plan.students[0], nullptr,
-      [](const Case&) { return MadeUpStep{.step_s = 0.04, .weights_hash = "ab12"}; }, true);
+      [](const Case&) {
+        return MadeUpStep{.step_s = 0.04, .phase_s = {{"forward", 0.04}}};
+      },
+      true);
   const GradedClass grades = grade(plan, [](const Case&) {
     ADD_FAILURE() << "a run was repeated";
     return Start{};

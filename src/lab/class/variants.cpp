@@ -220,7 +220,7 @@ class VariantDrawer {
     const MachineCard& card = simulations_.card();
     const auto why = refusal_of([&] {
       const Setting setting = new_setting(plan_.quick, card.on_gpu, card.max_ranks(), options);
-      static_cast<SheetPrice&>(price) = price_of(plan_.sheet, setting, simulations_);
+      static_cast<SheetPrice&>(price) = barestep::price_of(plan_.sheet, setting, simulations_);
       for (const MarkedItem& item : plan_.header.items) {
         if (item.by == MarkedBy::kWord) price.words.push_back(simulated_word(item, setting, price));
       }
