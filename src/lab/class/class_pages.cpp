@@ -190,7 +190,8 @@ std::map<std::string, std::filesystem::path> studies_below(const std::filesystem
   if (!found.empty()) return found;
   fail(ExitCode::kNoInput, {.what = "studies",
                             .value = folder.string(),
-                            .why = "there are none in this folder",
+                            .why = std::filesystem::exists(folder) ? "there are none in this folder"
+                                                                   : "No such file or directory",
                             .remedy = "name the folder that has the --output of each machine"});
 }
 
