@@ -40,7 +40,12 @@ read_rate() {
 
 # shape HOST: both ends of the cable send at most $rate; the host's are $delay late.
 shape() {
-  local tbf=(root handle 1: tbf rate "$rate" burst 256kb latency 100ms)
+  # What a cable that has rested carries at once: a packet of the kernel, 64 KiB, or what passes until its clock
+  # fires again. With more, exchanges that take turns would be faster than the cable.
+  local burst=66kb
+  [[ $rate == *gbit ]] && burst=128kb
+  [[ $rate =~ ^[0-9]{2,}gbit$ ]] && burst=256kb
+  local tbf=(root handle 1: tbf rate "$rate" burst $burst latency 100ms)
   tc -n "$switch" qdisc replace dev "port$1" "${tbf[@]}" &&
     tc -n "$prefix$1" qdisc replace dev cable "${tbf[@]}" || return 1
   [ -z "$delay" ] || tc -n "$prefix$1" qdisc replace dev cable parent 1:1 netem delay "$delay" limit 100000 2>/dev/null ||

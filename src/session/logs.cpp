@@ -44,7 +44,6 @@ std::int64_t bytes_of_records(const std::filesystem::path& path, std::int64_t en
 
 MetricsLog::MetricsLog(const TrainConfig& config, Group* ranks, const Mesh& mesh, std::int64_t done)
     : ranks_(ranks), mesh_(mesh) {
-  if (ranks_ != nullptr) all_.resize(static_cast<std::size_t>(ranks_->size()));
   if (ranks_ != nullptr && ranks_->rank() != 0) return;
   const std::int64_t kept_bytes = done == 0 ? 0 : bytes_of_records(config.output.metrics, done);
   const std::string_view program = program_name(config);
@@ -57,19 +56,47 @@ MetricsLog::MetricsLog(const TrainConfig& config, Group* ranks, const Mesh& mesh
                                   config.output.metrics.string(), lost));
 }
 
+MetricsLog::~MetricsLog() {
+  if (!file_) return;
+  for (const StepFigures& step : kept_) write(metrics_record(step, 0, mesh_));
+}
+
 void MetricsLog::on_pause() {
+  gather_kept();
   if (file_) file_->write([](OutputFile& file) { file.flush(); });
 }
 
 void MetricsLog::on_step(const StepFigures& step) {
-  static_assert(std::is_trivially_copyable_v<StepFigures>);
   if (step.report.warmup || !watch_) watch_.emplace();
-  if (file_) write(metrics_record(step, 0, mesh_));
-  if (ranks_ == nullptr) return;
-  ranks_->all_gather(std::as_bytes(std::span(&step, 1)), std::as_writable_bytes(std::span(all_)));
+  kept_.push_back(step);
+  if (std::ssize(kept_) >= due_) gather_kept();
+}
+
+/// All ranks compute the same `due_`.
+void MetricsLog::gather_kept() {
+  static_assert(std::is_trivially_copyable_v<StepFigures>);
+  constexpr double kSeconds = 1;
+  constexpr double kMaxSteps = 256;
+  if (kept_.empty()) return;
+  const std::size_t steps = kept_.size();
+  std::vector<StepFigures> all(
+      ranks_ == nullptr ? 0 : static_cast<std::size_t>(ranks_->size()) * steps);
+  if (ranks_ == nullptr) {
+    all = kept_;
+  } else {
+    ranks_->all_gather(std::as_bytes(std::span(kept_)), std::as_writable_bytes(std::span(all)));
+    double first_s = 0;
+    for (std::size_t step = 0; step < steps; ++step) first_s += all[step].report.wall_s;
+    const double steps_of_a_second =
+        kSeconds * static_cast<double>(steps) / std::max(first_s, 1e-9);
+    due_ = static_cast<std::ptrdiff_t>(std::clamp(steps_of_a_second, 1.0, kMaxSteps));
+  }
+  kept_.clear();
   if (!file_) return;
-  for (std::size_t rank = 1; rank < all_.size(); ++rank) {
-    write(metrics_record(all_[rank], static_cast<int>(rank), mesh_));
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (std::size_t rank = 0; rank * steps < all.size(); ++rank) {
+      write(metrics_record(all[rank * steps + step], static_cast<int>(rank), mesh_));
+    }
   }
 }
 
@@ -78,6 +105,7 @@ void MetricsLog::write(const std::string& record) {
 }
 
 void MetricsLog::close() {
+  gather_kept();
   if (watch_) write_lost_time();
   if (file_) file_->close();
 }

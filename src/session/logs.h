@@ -60,10 +60,11 @@ class RunFile {
 /// last the time that each rank lost to other programs after its warm-up, or in an evaluation.
 class MetricsLog final : public Observer {
  public:
-  /// Rank 0 creates the file; the others send it the figures of their steps. `ranks` may be null,
-  /// and must outlive it; they form `mesh`. `config` is the run's, resolved. If the run has `done`
-  /// steps already, the file keeps their records and continues after them. Throws
-  /// Error(kCannotCreate).
+  /// Rank 0 creates the file; the others send it the figures of their steps, of about a second at a
+  /// time: a rank that sent them after each step would wait there, outside of any step, for the
+  /// slower ones. `ranks` may be null, and must outlive it; they form `mesh`. `config` is the
+  /// run's, resolved. If the run has `done` steps already, the file keeps their records and
+  /// continues after them. Throws Error(kCannotCreate).
   MetricsLog(const TrainConfig& config, Group* ranks, const Mesh& mesh = {}, std::int64_t done = 0);
 
   /// Watches from here on the time that an evaluation loses; training is watched from its first
@@ -72,8 +73,14 @@ class MetricsLog final : public Observer {
     if (!watch_) watch_.emplace();
   }
 
+  /// Writes what rank 0 still keeps of its own, if the run failed.
+  ~MetricsLog() override;
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
   void on_step(const StepFigures& step) override;
-  /// Flushes, so that a run resumed from here finds the records of all earlier steps.
+  /// Every rank calls it. Flushes, so that a run resumed from here finds the records of all earlier
+  /// steps.
   void on_pause() override;
   /// Every rank calls it. Blocks.
   void close() override;
@@ -82,12 +89,14 @@ class MetricsLog final : public Observer {
   void write(const std::string& record);
 
  private:
+  void gather_kept();
   void write_lost_time();
 
   Group* ranks_;
   Mesh mesh_;
   std::optional<RunFile<OutputFile>> file_;  // only on rank 0
-  std::vector<StepFigures> all_;             // for one step, by rank
+  std::vector<StepFigures> kept_{};          // of this rank, not yet sent
+  std::ptrdiff_t due_ = 1;                   // so many of them are sent
   std::optional<LostTimeWatch> watch_;       // this process, since its warm-up or watch()
 };
 
