@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "measure.h"
 
 namespace barestep::bench {
@@ -41,7 +42,7 @@ void describe_machine() {
   benchmark::AddCustomContext("threads", std::to_string(setting().threads));
   benchmark::AddCustomContext("products", std::string(product->name()));
   benchmark::AddCustomContext("load at start", load);
-  benchmark::AddCustomContext("ping-pong ns", fmt::format("{:.0f}", ping_pong_ns(pool)));
+  benchmark::AddCustomContext("core to core ns", fmt::format("{:.0f}", 1e9 * core_distance_s()));
   benchmark::AddCustomContext("arithmetic peak GFLOP/s",
                               fmt::format("{:.1f}", arithmetic_peak(pool) / 1e9));
   benchmark::AddCustomContext("product peak GFLOP/s",

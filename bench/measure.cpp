@@ -1,7 +1,6 @@
 #include "measure.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 #include "kernels/make_device.h"
@@ -87,24 +86,6 @@ double arithmetic_peak(ThreadPool& pool) {
     });
   });
   return 2.0 * kSums * kRounds * pool.threads() / best_s;
-}
-
-double ping_pong_ns(ThreadPool& pool) {
-  if (pool.threads() < 2) return 0;
-  constexpr int kRounds = 20'000;
-  std::atomic<int> ball{0};
-  double seconds = 0;
-  pool.run(2, [&](std::int64_t player, int) {
-    const double time = seconds_of([&] {
-      for (int i = 0; i < kRounds; ++i) {
-        while (ball.load() != 2 * i + player) {
-        }
-        ball.store(2 * i + static_cast<int>(player) + 1);
-      }
-    });
-    if (player == 0) seconds = time;
-  });
-  return 1e9 * seconds / kRounds;
 }
 
 }  // namespace barestep::bench

@@ -94,10 +94,6 @@ double product_peak(ThreadPool& pool, Product& product);
 /// Flops per second of fused multiply-adds on registers; the best of several tries.
 double arithmetic_peak(ThreadPool& pool);
 
-/// Nanoseconds for a cache line's round trip to another core. The cores that a virtual machine got
-/// strongly affect the time of a small step. 0 with one thread.
-double ping_pong_ns(ThreadPool& pool);
-
 /// The times of the ops of each whole step that was measured. Empty if none was. In step_bench.cpp.
 std::string op_tables();
 

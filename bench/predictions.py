@@ -30,12 +30,6 @@ def scheme_of(command):
     return ", ".join(words + [axis for axis in ("tensor", "pipeline") if f"--{axis} " in command])
 
 
-def measured_of(case):
-    """The mean of steps that differ, those of local SGD and with jitter; else the median."""
-    differ = any(option in case["command"] for option in ("--sync-every", "--jitter-ms"))
-    return case["mean_step_s" if differ else "step_s"]
-
-
 def error_of(case, measured_s):
     return case["predicted_step_s"] / measured_s - 1
 
@@ -54,7 +48,7 @@ def quantile(sorted_values, share):
 def why(case):
     """The part of the step that is off most."""
     parts = case["predicted_phases_s"]
-    more = {part: parts[part] - case["phases_s"].get(part, 0) for part in parts}
+    more = {part: parts[part] - case["compared_phases_s"][part] for part in parts}
     part = max(more, key=lambda each: abs(more[each]))
     return f"{part} {1e3 * more[part]:+.3f} ms"
 
@@ -62,7 +56,7 @@ def why(case):
 def directions(cases):
     """(schemes, is right) of each pair that is certainly apart."""
     for a, b in itertools.combinations(cases, 2):
-        of_a, of_b = measured_of(a), measured_of(b)
+        of_a, of_b = a["compared_step_s"], b["compared_step_s"]
         apart = of_a["high"] and of_b["high"] and (of_a["high"] < of_b["low"] or of_b["high"] < of_a["low"])
         if a["command"] == b["command"] or not apart:
             continue
@@ -72,7 +66,7 @@ def directions(cases):
 
 def repeated(by_command):
     """How far apart one command line is in experiments that ran at other times: no prediction is closer."""
-    times = [[measured_of(case)["median"] for _, case in cases] for cases in by_command.values() if len(cases) > 1]
+    times = [[case["compared_step_s"]["median"] for _, case in cases] for cases in by_command.values() if len(cases) > 1]
     apart = sorted(max(each) / min(each) - 1 for each in times)
     if not apart:
         return "No command line was measured in two experiments."
@@ -134,7 +128,7 @@ def main():
         pairs += directions(own)
         within += [(experiment["name"], case) for case in own]
         for case in predicted:
-            measured_s = measured_of(case)["median"]
+            measured_s = case["compared_step_s"]["median"]
             lines.append(
                 f"{experiment['name'] + ': ' + case['key']:<40}{1e3 * measured_s:>12.3f} ms"
                 f"{1e3 * case['predicted_step_s']:>12.3f} ms{100 * error_of(case, measured_s):>+9.1f} %"
@@ -145,7 +139,7 @@ def main():
         by_command[case["command"]].append((name, case))
     errors = {}
     for command, cases in by_command.items():
-        measured_s = statistics.median(measured_of(case)["median"] for _, case in cases)
+        measured_s = statistics.median(case["compared_step_s"]["median"] for _, case in cases)
         errors[command] = error_of(cases[0][1], measured_s)
     print(f"{'scheme':<22}{'predictions':>12}{'median':>18}{'90th percentile':>18}{'worst':>18}  direction right")
     print(row("all", errors.values(), pairs))

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -18,8 +19,10 @@
 #include <numeric>
 #include <sstream>
 #include <string_view>
+#include <thread>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/config.h"
 
 namespace barestep {
@@ -478,6 +481,40 @@ OpenFiles raise_open_files() {
   const rlimit raised{limit.rlim_max, limit.rlim_max};
   const bool is_raised = ::setrlimit(RLIMIT_NOFILE, &raised) == 0;
   return {.at_start = at_start, .now = is_raised ? limit.rlim_max : limit.rlim_cur};
+}
+
+double core_distance_s() {
+  constexpr int kBatches = 20, kRounds = 1000;
+  const CpuSet allowed = allowed_cpus();
+  if (allowed.count() < 2) return 0;
+  std::size_t first = 0, last = allowed.size() - 1;
+  while (!allowed[first]) ++first;
+  while (!allowed[last]) --last;
+  std::atomic<int> ball = 0;
+  // The fastest batch was interrupted by nobody.
+  double fastest_s = std::numeric_limits<double>::infinity();
+  const auto play = [&](std::size_t cpu, int player) {
+    bind_this_thread(CpuSet().set(cpu));
+    for (int batch = 0; batch < kBatches; ++batch) {
+      const double begin_s = now_s();
+      for (int i = 0; i < kRounds; ++i) {
+        while (ball.load(std::memory_order_acquire) % 2 != player) {
+        }
+        ball.fetch_add(1, std::memory_order_release);
+      }
+      if (player == 0) fastest_s = std::min(fastest_s, (now_s() - begin_s) / (2 * kRounds));
+    }
+  };
+  std::thread other([&] { play(last, 1); });
+  std::thread([&] { play(first, 0); }).join();
+  other.join();
+  return fastest_s;
+}
+
+bool same_core_distance(double distance_s, double other_s) {
+  constexpr double kApart = 2;
+  return distance_s == 0 || other_s == 0 ||
+         std::max(distance_s, other_s) < kApart * std::min(distance_s, other_s);
 }
 
 }  // namespace barestep

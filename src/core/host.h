@@ -76,6 +76,15 @@ std::optional<EnvironmentThreads> threads_of_environment(int available);
 /// and a quota among all. At least 1.
 int share_of_cpus(std::span<const CpuSet> ranks, std::size_t rank, std::optional<double> quota);
 
+/// Seconds that a cache line takes from the first to the last CPU of allowed_cpus(): on a Zen 5
+/// about 40 ns where they share their L3 cache, 190 ns where they do not; 0 with a single one. A
+/// hypervisor moves the CPUs of a virtual machine between the two, and the times of memory with it
+/// (bench/core_distance.cpp). Blocks for some milliseconds.
+double core_distance_s();
+
+/// Whether two such distances are of one arrangement of the cores; true if one is unknown, 0.
+bool same_core_distance(double distance_s, double other_s);
+
 /// Measures the time that other programs, and the host of a virtual machine, have used on all cores
 /// since construction (/proc/stat, proc(5)). The system counts in ticks of about 10 ms, so the
 /// result is only a rough guess before a few tenths of a second have passed.

@@ -364,6 +364,37 @@ TEST(LostTimeWatch, BoundsAWaitBeforeItTakesTheLargest) {
   EXPECT_EQ(lost_by(threads, 0).waited_s, 9) << "as good as any";
 }
 
+TEST(CoreDistance, IsThatOfALineBetweenTwoCores) {
+  const CpuSet allowed = allowed_cpus();
+  const double distance_s = core_distance_s();
+  EXPECT_EQ(allowed_cpus(), allowed) << "the calling thread is bound to no core";
+  if (allowed.count() < 2) {
+    EXPECT_EQ(distance_s, 0);
+    return;
+  }
+  EXPECT_GT(distance_s, 1e-9);
+  EXPECT_LT(distance_s, 1e-3);
+}
+
+TEST(CoreDistance, IsZeroWithASingleCore) {
+  const CpuSet allowed = allowed_cpus();
+  std::size_t first = 0;
+  while (!allowed[first]) ++first;
+  std::thread([&] {
+    ASSERT_TRUE(bind_this_thread(CpuSet().set(first)));
+    EXPECT_EQ(core_distance_s(), 0);
+  }).join();
+}
+
+TEST(CoreDistance, IsTheSameWithinAFactorOfTwo) {
+  EXPECT_TRUE(same_core_distance(40e-9, 60e-9));
+  EXPECT_TRUE(same_core_distance(185e-9, 195e-9));
+  EXPECT_FALSE(same_core_distance(40e-9, 185e-9));
+  EXPECT_FALSE(same_core_distance(185e-9, 40e-9));
+  EXPECT_TRUE(same_core_distance(0, 185e-9)) << "unknown";
+  EXPECT_TRUE(same_core_distance(40e-9, 0)) << "unknown";
+}
+
 TEST(LostTimeWatch, FindsNoTimeLostToThreadsOfTheSameProcess) {
   repeat_while_busy([] {
     const LostTime lost = lost_by_threads(2);

@@ -275,6 +275,7 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
       {.ranks = 2,
        .rates = {
            {"copy", 1, 64, 1e9}, {"attention flash", 128, 64, 1e9}, {"gemm nt", 1, 64, 1e9, 1e4}}}};
+  card.loads.front().core_distance_s = 185e-9;
   card.loads.front().wake_s = 20e-6;
   card.loads.front().wakes = {{1e-4, 10e-6}, {1e-2, 30e-6}};
   EnumArray<ExchangeKind, SecondsByBytes>& measured = card.loads.back().exchanges;
@@ -289,6 +290,7 @@ TEST_F(CardFiles, KeepWhatWasMeasured) {
     return found == read.stated.end() ? "nothing" : found->value + " | " + found->source;
   };
   EXPECT_EQ(stated("1 rank x 2 threads: host_s"), "1.00 ms | measured here");
+  EXPECT_EQ(stated("1 rank x 2 threads: from core to core"), "0.185 us | measured here");
   EXPECT_EQ(stated("1 rank x 2 threads: wake_s"), "20.0 us | measured here");
   EXPECT_EQ(stated("1 rank x 2 threads: wake after 100 us"), "10.0 us | measured here");
   EXPECT_NEAR(wake_s(read.loads.front().wakes, 1e-3), 20e-6, 1e-12);

@@ -663,6 +663,56 @@ TEST(PredictionFindings, CompareLocalSgdWithTheMeanStep) {
   EXPECT_NEAR(error_of("ddp"), 1, 0.05);
 }
 
+// A hypervisor moves the cores: every second start ran while they were apart and took 0.1 s, the
+// others 0.2.
+TEST(PredictionFindings, CompareStartsWithTheCoresAsFarApartAsForTheCard) {
+  const auto with_distance = [](double of_card_s) {
+    Setting setting = made_up_setting();
+    setting.units = 2;
+    Results results = made_up(experiment_of("amdahl"), setting, [](const Case&) {
+      return MadeUpStep{.step_s = 0.1, .phase_s = {{"backward", 0.1}}};
+    });
+    for (Measurement& each : results.cases) {
+      std::vector<Start> starts = each.starts();
+      for (std::size_t i = 0; i < starts.size(); ++i) {
+        const bool is_apart = i % 2 == 1;
+        starts[i].core_distance_s = is_apart ? 185e-9 : 40e-9;
+        if (is_apart) continue;
+        for (double& step_s : starts[i].ranks.front().step_s) step_s *= 2;
+        for (double& phase_s : starts[i].ranks.front().phase_s["backward"]) phase_s *= 2;
+      }
+      each = Measurement(each.what(), starts);
+    }
+    results.card = two_cores();
+    for (MachineLoad& load : results.card->loads) load.core_distance_s = of_card_s;
+    SimulatedStep step{.step_s = 0.1};
+    step.account[Part::kBackward] = 0.1;
+    results.predictions.assign(results.cases.size(), step);
+    return results;
+  };
+  const Results apart = with_distance(190e-9), near = with_distance(45e-9),
+                other = with_distance(1e-6), unknown = with_distance(0);
+  for (std::size_t i = 0; i < apart.cases.size(); ++i) {
+    EXPECT_NEAR(prediction_error(apart, i), 0, 0.02);
+    EXPECT_NEAR(compared_phase_s(apart, i, "backward"), 0.1, 0.01);
+    EXPECT_NEAR(prediction_error(near, i), -0.5, 0.02);
+    EXPECT_NEAR(compared_phase_s(near, i, "backward"), 0.2, 0.02);
+    // With none like them, all count, of which the median is a slow one.
+    EXPECT_NEAR(prediction_error(other, i), -0.5, 0.02);
+    EXPECT_EQ(compared_step_s(unknown, i).median, unknown.cases[i].step_s().median);
+  }
+  const auto said = [](const Results& results) {
+    return sentences_of(prediction_findings({&results}));
+  };
+  const std::size_t starts = apart.rounds(), cases = apart.cases.size();
+  const std::string all = fmt::format("{} of {} starts are not compared: the hypervisor",
+                                      cases * (starts - starts / 2), cases * starts);
+  EXPECT_THAT(said(apart), HasSubstr(all));
+  for (const Results* const each : {&other, &unknown}) {
+    EXPECT_THAT(said(*each), testing::Not(HasSubstr("not compared")));
+  }
+}
+
 // Three cases run the same command line in two experiments: this is one prediction, compared with
 // the median of the three measurements.
 TEST(PredictionFindings, CountOneCommandLineOnce) {

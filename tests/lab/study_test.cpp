@@ -413,8 +413,10 @@ TEST_F(StudyTest, TakesLogsInPlaceOfRuns) {
 
 TEST_F(StudyTest, TellsARecordThatWasChanged) {
   Start start{.command = "mlp_single",
+              .core_distance_s = 40e-9,
               .ranks = {RankSteps{.step_s = {0.5}, .loss = {1}, .queued_s = {0}}}};
   const std::string kept = json_of(start);
+  EXPECT_EQ(parse_start(kept, "kept").core_distance_s, 40e-9);
   EXPECT_FALSE(parse_start(kept, "kept").is_altered);
   EXPECT_FALSE(parse_start(json::parse(kept).dump(2), "kept").is_altered) << "only other blanks";
   json changed = json::parse(kept);

@@ -286,6 +286,7 @@ void state_load(const MachineLoad& load, const std::string& source,
   };
   state("launch_s", time_text(load.launch_s));
   state("host_s", time_text(load.host_s));
+  if (load.core_distance_s > 0) state("from core to core", time_text(load.core_distance_s));
   if (load.wake_s > 0) state("wake_s", time_text(load.wake_s));
   for (const auto& [slept_s, took_s] : load.wakes) {
     state("wake after " + time_text(slept_s), time_text(took_s));
@@ -309,6 +310,7 @@ MachineLoad parse_load(const JsonValue& from) {
                    .threads = card_ranks(from.at("threads"), 0),
                    .launch_s = card_seconds(from.at("launch_s")),
                    .host_s = card_seconds(from.at("host_s"))};
+  if (from.has("core_distance_s")) load.core_distance_s = card_seconds(from.at("core_distance_s"));
   read_measured(from, load);
   return load;
 }
@@ -489,6 +491,7 @@ json json_of(const MachineLoad& load) {
               {"source", "measured here"},
               {"launch_s", load.launch_s},
               {"host_s", load.host_s}});
+  if (load.core_distance_s > 0) all["core_distance_s"] = load.core_distance_s;
   return all;
 }
 

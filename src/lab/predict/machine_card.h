@@ -119,6 +119,9 @@ struct MachineLoad {
   /// How much longer all-reduces and products take at once than one after the other, since ranks
   /// that share cores with their communication wait for a turn. 1 with one rank.
   double contention = 1;
+  /// Seconds that a cache line took between its cores meanwhile (core/host.h); 0:
+  /// unknown.
+  double core_distance_s = 0;
 };
 
 /// A figure of a card in readable form, and its source.

@@ -737,9 +737,14 @@ MachineCard measure_card(const CardRequest& request) {
     request.on_progress(text_of(load));
     MachineLoad tried = load;
     double min = 2;
-    for (int i = 0; i < (request.quick ? 1 : kMaxTries) && min > kDisturbingShare; ++i) {
+    bool stayed = false;
+    for (int i = 0; i < (request.quick ? 1 : kMaxTries) && !(stayed && min <= kDisturbingShare);
+         ++i) {
+      const double before_s = core_distance_s();
       const double others_share = measure_rates(request, tried);
-      if (others_share < min) load = tried;
+      tried.core_distance_s = load.ranks * load.threads > 1 ? core_distance_s() : 0;
+      stayed = same_core_distance(before_s, tried.core_distance_s);
+      if (others_share < min || stayed) load = tried;
       min = std::min(min, others_share);
     }
     card.others_share = std::max(card.others_share, min);

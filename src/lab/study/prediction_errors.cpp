@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/host.h"
 #include "core/statistics.h"
 #include "core/units.h"
 #include "lab/study/step_parts.h"
@@ -25,11 +26,40 @@ struct Deviation {
   double more_s = 0;  // predicted minus measured
 };
 
+/// The starts that a prediction is compared with: those with the cores as far apart as they were
+/// for the card's rates, or all if there are none.
+std::vector<bool> comparable_starts(const Results& results, std::size_t number) {
+  const Measurement& measured = results.cases[number];
+  const Workload& workload = measured.workload();
+  const auto& card = results.card;
+  const MachineLoad* const load =
+      card
+          ? card->load_of(workload.ranks, workload.config.device.threads.value_or(card->node_ranks))
+          : nullptr;
+  std::vector<bool> alike;
+  for (const Start& start : measured.starts()) {
+    alike.push_back(load == nullptr ||
+                    same_core_distance(start.core_distance_s, load->core_distance_s));
+  }
+  if (std::ranges::count(alike, true) == 0) alike.assign(alike.size(), true);
+  return alike;
+}
+
+Estimate compared(const Results& results, std::size_t number, const std::vector<double>& by_start) {
+  const std::vector<bool> is_comparable = comparable_starts(results, number);
+  std::vector<double> figures;
+  for (std::size_t i = 0; i < by_start.size(); ++i) {
+    if (is_comparable[i]) figures.push_back(by_start[i]);
+  }
+  return estimate_of(figures);
+}
+
 /// The part of a step with the largest prediction error.
-Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted) {
+Deviation worst_part(const Results& results, std::size_t number) {
   Deviation worst;
   for (const std::string_view phase : account_phases()) {
-    const double more_s = predicted.account.seconds_of(phase) - measured.phase_s(phase);
+    const double more_s = results.predictions[number]->account.seconds_of(phase) -
+                          compared_phase_s(results, number, phase);
     if (worst.name.empty() || std::abs(more_s) > std::abs(worst.more_s)) {
       worst = {phase_words(phase), more_s};
     }
@@ -43,13 +73,6 @@ std::string signed_percent(double share) {
 
 std::string difference_text(double seconds) {
   return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
-}
-
-/// Where steps differ, their mean is predicted.
-Estimate measured_step_s(const Measurement& each) {
-  const TrainConfig& config = each.workload().config;
-  const bool differ = config.parallel.sync_every > 1 || config.injected.jitter_ms > 0;
-  return differ ? each.mean_s() : each.step_s();
 }
 
 /// Cases that run the same command line, all compared with one prediction.
@@ -67,7 +90,7 @@ struct DistinctPrediction {
   [[nodiscard]] double error() const {
     std::vector<double> all_s;
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      all_s.push_back(measured_step_s(measured(i)).median);
+      all_s.push_back(compared_step_s(*cases[i].first, cases[i].second).median);
     }
     return predicted().step_s / median(all_s) - 1;
   }
@@ -196,10 +219,10 @@ FindingTable cases_table(const std::vector<const Results*>& all) {
   for (const auto& [results, i] : cases) {
     const Measurement& each = results->cases[i];
     const SimulatedStep& predicted = *results->predictions[i];
-    const Deviation worst = worst_part(each, predicted);
+    const Deviation worst = worst_part(*results, i);
     table.rows.push_back(
         {fmt::format("{}: {}", results->name, each.what().key), simulated_time(predicted.step_s),
-         time_text(measured_step_s(each)), signed_percent(prediction_error(*results, i)),
+         time_text(compared_step_s(*results, i)), signed_percent(prediction_error(*results, i)),
          fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
   }
   return table;
@@ -211,7 +234,8 @@ std::string cause_text(const std::vector<DistinctPrediction>& predictions) {
   int misses = 0;
   for (const DistinctPrediction& prediction : predictions) {
     if (prediction.beyond_cores() || std::abs(prediction.error()) <= kGoal) continue;
-    ++causes[worst_part(prediction.measured(0), prediction.predicted()).name];
+    const auto& [results, number] = prediction.cases.front();
+    ++causes[worst_part(*results, number).name];
     ++misses;
   }
   if (misses == 0)
@@ -237,7 +261,7 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
       if (!results->predictions[i]) continue;
       const Measurement& each = results->cases[i];
       const double predicted_ms = 1e3 * results->predictions[i]->step_s;
-      const Estimate measured_s = measured_step_s(each);
+      const Estimate measured_s = compared_step_s(*results, i);
       runs.points.push_back(plot_point(predicted_ms, measured_s, 1e3));
       runs.points.back().is_hollow = each.what().beyond_cores;
       ends.insert({predicted_ms, 1e3 * measured_s.median});
@@ -255,9 +279,19 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
 
 }  // namespace
 
+Estimate compared_step_s(const Results& results, std::size_t number) {
+  const Measurement& each = results.cases.at(number);
+  const TrainConfig& config = each.workload().config;
+  const bool differ = config.parallel.sync_every > 1 || config.injected.jitter_ms > 0;
+  return compared(results, number, differ ? each.mean_s_by_start() : each.step_s_by_start());
+}
+
+double compared_phase_s(const Results& results, std::size_t number, std::string_view phase) {
+  return compared(results, number, results.cases.at(number).phase_s_by_start(phase)).median;
+}
+
 double prediction_error(const Results& results, std::size_t number) {
-  return results.predictions.at(number).value().step_s /
-             measured_step_s(results.cases.at(number)).median -
+  return results.predictions.at(number).value().step_s / compared_step_s(results, number).median -
          1;
 }
 
@@ -285,6 +319,20 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
                   percent_text(summary->p90_error), percent_text(summary->worst_error),
                   counted(summary->pairs, "pair"), summary->right_pairs),
       cause_text(predictions)};
+  std::int64_t starts = 0, moved = 0;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      const std::vector<bool> alike = comparable_starts(*results, i);
+      starts += std::ssize(alike);
+      moved += std::ranges::count(alike, false);
+    }
+  }
+  if (moved > 0) {
+    sentences.push_back(fmt::format(
+        "{} of {} are not compared: the hypervisor had moved the cores of this machine since its "
+        "rates were measured, so that they share another cache, or none.",
+        moved, counted(starts, "start")));
+  }
   if (summary->beyond_cores > 0) {
     sentences.push_back(fmt::format("{} beyond the cores {} shown and not counted.",
                                     counted(summary->beyond_cores, "prediction"),

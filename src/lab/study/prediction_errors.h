@@ -10,8 +10,13 @@
 
 namespace barestep {
 
-/// (predicted - measured) / measured, for one case that has a prediction. Of local SGD, the mean of
-/// a round's steps counts; otherwise the median step.
+/// What the prediction of a case is compared with: its median step, or the mean where steps differ,
+/// as those of local SGD and with jitter do. Only starts count whose cores were as far apart as
+/// they were while the card was measured (core_distance_s()), if there is any.
+Estimate compared_step_s(const Results& results, std::size_t number);
+double compared_phase_s(const Results& results, std::size_t number, std::string_view phase);
+
+/// (predicted - measured) / measured, for one case that has a prediction.
 double prediction_error(const Results& results, std::size_t number);
 
 /// Covers all distinct predictions within the cores. Cases with the same command line, for example

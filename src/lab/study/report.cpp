@@ -104,11 +104,14 @@ json json_of_case(const Results& results, std::size_t number) {
   if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
   if (!results.predictions.empty() && results.predictions[number]) {
     const SimulatedStep& predicted = *results.predictions[number];
-    json parts = json::object();
+    json parts = json::object(), compared = json::object();
     for (const std::string_view phase : account_phases()) {
       parts[std::string(phase)] = predicted.account.seconds_of(phase);
+      compared[std::string(phase)] = compared_phase_s(results, number, phase);
     }
     all["predicted_phases_s"] = std::move(parts);
+    all["compared_phases_s"] = std::move(compared);
+    all["compared_step_s"] = json_of_estimate(compared_step_s(results, number));
     all["predicted_step_s"] = predicted.step_s;
     all["prediction_error"] = prediction_error(results, number);
   }

@@ -152,6 +152,7 @@ Start run_workload(const Case& what, const Programs& programs,
   start.wall_s = child.wall_s;
   start.lost_share = lost_share(records.lost, usable_cpus(), what.beyond_cores);
   start.governor = frequency_governor().value_or("");
+  start.core_distance_s = core_distance_s();
   start.weights_hash = printed_hash(child.out);
   if (what.record_ops) start.ops = recorded_ops(what.workload, trace);
   return std::move(records.start);

@@ -188,6 +188,7 @@ std::string json_of(const Start& start) {
               {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
               {"watched", std::move(watched)}};
   if (!start.governor.empty()) all["governor"] = start.governor;
+  if (start.core_distance_s > 0) all["core_distance_s"] = start.core_distance_s;
   if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
   all[kHash] = hash_of_bytes(all.dump());
   return all.dump();
@@ -197,13 +198,15 @@ Start parse_start(std::string_view text, const std::string& name) {
   constexpr std::int64_t kMaxAttempts = 1000;
   const JsonDocument document(text, {.what = kRunRecords, .name = name, .remedy = kRecordsRemedy});
   const JsonValue from = document.root();
-  Start start{.command = from.at("command").text(),
-              .wall_s = from.at("wall_s").number(0, kMaxRunSeconds),
-              .lost_share = from.at("lost_share").number(0, 1),
-              .attempts = static_cast<int>(from.at("attempts").whole(1, kMaxAttempts)),
-              .governor = from.has("governor") ? from.at("governor").text() : "",
-              .weights_hash = from.at("weights_hash").text(),
-              .library = from.at("library").text()};
+  Start start{
+      .command = from.at("command").text(),
+      .wall_s = from.at("wall_s").number(0, kMaxRunSeconds),
+      .lost_share = from.at("lost_share").number(0, 1),
+      .attempts = static_cast<int>(from.at("attempts").whole(1, kMaxAttempts)),
+      .governor = from.has("governor") ? from.at("governor").text() : "",
+      .core_distance_s = from.has("core_distance_s") ? from.at("core_distance_s").number(0, 1) : 0,
+      .weights_hash = from.at("weights_hash").text(),
+      .library = from.at("library").text()};
   for (const JsonValue& rank : from.at("ranks").items()) start.ranks.push_back(rank_of_json(rank));
   for (const JsonValue& op : from.at("ops").items()) {
     start.ops.push_back({.name = op.at("name").text(),

@@ -51,6 +51,7 @@ struct Start {
   double lost_share = 0;        // of its wall time, taken by others; see lost_share()
   int attempts = 1;             // more than 1 if it was repeated because the machine was disturbed
   std::string governor{};       // frequency_governor(); empty if unknown
+  double core_distance_s = 0;   // core_distance_s() at its end; 0: unknown
   std::string weights_hash{};   // of the weights at the end; empty if nothing was trained
   std::string configuration{};  // JSON, as the trainer resolved it; empty for PyTorch's scripts
   std::string library{};        // "PyTorch 1.13.1", for its scripts
