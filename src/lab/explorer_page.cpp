@@ -16,6 +16,7 @@
 #include "lab/predict/prediction.h"
 #include "lab/report/findings.h"
 #include "lab/report/page.h"
+#include "lab/report/svg.h"
 #include "lab/study/prediction_errors.h"
 #include "lab/study/report.h"
 #include "lab/study/run_workload.h"
@@ -130,7 +131,7 @@ std::string first_card(const ExplorerOptions& options) {
 std::string explorer_page(const ExplorerOptions& options) {
   if (!options.machine.empty()) load_card(options.machine);
   const std::map<std::string_view, std::string> parts = {
-      {"style", page_file("explore.css")},
+      {"style", page_file("explore.css") + dark_plot_style()},
       {"script", page_file("explore.js")},
       {"scenes", json_in_html(page_file("scenes.json"))},
       {"cards", json_in_html(cards_json(options))},

@@ -43,7 +43,7 @@ td+td{white-space:nowrap}.summary td{white-space:normal}}
 .page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
 nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
 @media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}#summary ul{color:#aaa}
-section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}}
+section,th,td,figure{border-color:#444}pre{background:#222}figure{background:#1c1c1c}.invalid{background:#3a2418}}
 @page{size:A4;margin:12mm}
 @media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
 h1{margin:0}section{margin-top:1.2rem}h2,.title{break-after:avoid}
@@ -88,8 +88,8 @@ std::string html_page(const std::string& title, const std::string& body) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n"
-      "<style>{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
-      xml_text(title), kPageStyle, body);
+      "<style>{}{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
+      xml_text(title), kPageStyle, dark_plot_style(), body);
 }
 
 std::string plot_file(std::string_view name, std::size_t number) {

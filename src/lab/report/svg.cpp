@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <numeric>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
@@ -562,6 +563,21 @@ std::string style_sheet() {
 }
 
 }  // namespace
+
+std::string dark_plot_style() {
+  std::string style = R"(@media screen and (prefers-color-scheme:dark){
+:root .bs-card,:root .bs-hollow{fill:#1c1c1c}:root .bs-text,:root .bs-small,:root .bs-title{fill:#e6e6e6}
+:root .bs-grid{stroke:#444}:root .bs-axis{stroke:#aaa}:root .bs-error{stroke:#e6e6e6}:root .bs-edge{stroke:#1c1c1c}
+)";
+  // Of the colors, those that are as dark as the card.
+  constexpr std::pair<int, std::string_view> kLighter[] = {
+      {8, "#b57edc"}, {9, "#e0315a"}, {10, "#7d9cc0"}};
+  for (const auto& [color, lighter] : kLighter) {
+    style +=
+        fmt::format(":root .bs-c{0}{{stroke:{1}}}:root .bs-f{0}{{fill:{1}}}\n", color, lighter);
+  }
+  return style + "}\n";
+}
 
 std::string svg_of(const Plot& plot, PlotSize size) {
   std::string svg = Drawing(plot, size).text();

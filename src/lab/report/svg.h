@@ -1,5 +1,5 @@
-// Plots as SVG, without scripts, fonts or external files. A plot draws its own white card, so it
-// looks the same on a dark page and on paper.
+// Plots as SVG, without scripts, fonts or external files. A plot draws its own card, white in a
+// file and on paper.
 #pragma once
 
 #include <string>
@@ -19,6 +19,9 @@ enum class PlotSize {
 /// as WeasyPrint) ignore the page's. Parts of a step and of memory have the same color in every
 /// plot, and the same order in every legend.
 std::string svg_of(const Plot& plot, PlotSize size = PlotSize::kFull);
+
+/// Rules for the style sheet of a page that is dark where its reader wants that: so are its plots.
+std::string dark_plot_style();
 
 /// About `count` round numbers (1, 2 or 5 times a power of ten apart) from at most `low` to at
 /// least `high`. `low` must be below `high`.
