@@ -13,6 +13,14 @@ Steps of two ranks with a large all-reduce, of which nothing is hidden:
 
     STEPS=12 python3 scripts/make_injected_traces.py tests/data/injected/transfers large_reduce
 
+Those of a pipeline, and of its stages' work without messages:
+
+    STEPS=4 python3 scripts/make_injected_traces.py tests/data/injected/bubble pipeline stages_alone
+
+And steps that nothing marks:
+
+    python3 scripts/make_injected_traces.py tests/data/injected/unmarked mid_step average
+
 Needs PyTorch on a CPU; what is there was written with 2.15 and 2.13.
 """
 
@@ -32,6 +40,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import swa_utils
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 WIDTH, ROWS, WARM_UP, PAUSE_S = 64, 16, 2, 0.02
@@ -71,16 +80,17 @@ def batches():
         yield torch.randn(ROWS, WIDTH), torch.randint(0, WIDTH, (ROWS,))
 
 
-def train(path, model, data, *, before=None, within=None, ahead=None, after=None, optimizer=None, stacks=False):
+def train(path, model, data, *, before=None, within=None, ahead=None, after=None, optimizer=None, stacks=False,
+          marks=True):
     """Profiles some steps: `ahead` of fetching data, `before` forward, `within` forward and backward, and `after`
-    the update."""
+    the update. Without marks of steps it profiles those that warm up, too."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.01)
     steps = iter(data)
     spent_ms[:] = [0.0]
     plain = path.with_suffix("")
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=stacks,
                  on_trace_ready=lambda it: it.export_chrome_trace(str(plain)),
-                 schedule=schedule(wait=0, warmup=WARM_UP, active=STEPS, repeat=1)) as profiler:
+                 schedule=schedule(wait=0, warmup=WARM_UP, active=STEPS, repeat=1) if marks else None) as profiler:
         for step in range(WARM_UP + STEPS):
             if ahead:
                 ahead()
@@ -396,6 +406,41 @@ def nothing_names_it(path):
     return train(path, mlp(), batches(), before=pause)
 
 
+# Steps that nothing marks.
+
+
+@case("", "")
+def mid_step(path):  # the profile begins between the forward and the backward pass
+    model, plain = mlp(), path.with_suffix("")
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
+    for step, (x, y) in zip(range(1 + STEPS), batches()):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if step == 0:
+            profiler.start()
+        loss.backward()
+        optimizer.step()
+    profiler.stop()
+    profiler.export_chrome_trace(str(plain))
+    cut(plain, path)
+    return 0
+
+
+@case("optimizer", "")
+def average(path):  # of the parameters, by PyTorch and by hand
+    model = mlp()
+    averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+    own = [each.detach().clone() for each in model.parameters()]
+
+    def update():
+        with injected(), torch.no_grad():
+            for mean, each in zip(own, model.parameters()):
+                mean.mul_(0.9).add_(each, alpha=0.1)
+        averaged.update_parameters(model)
+    return train(path, model, batches(), after=update, marks=False)
+
+
 # Two ranks, of which the second is late.
 
 
@@ -458,25 +503,56 @@ def rank_in_backward(path, rank):
     return train(path, replicated(model), batches())
 
 
+class Stage(nn.Module):
+    """Trains its part of a pipeline of two when it is called."""
+    def __init__(self, body, rank):
+        from torch.distributed import pipelining
+        super().__init__()
+        self.body, self.rank = body, rank
+        stage = pipelining.PipelineStage(self.body, rank, 2, torch.device("cpu"))
+        self.schedule = pipelining.ScheduleGPipe(stage, n_microbatches=4, loss_fn=F.cross_entropy)
+
+    def forward(self, x):
+        if self.rank == 0:
+            self.schedule.step(x)
+        else:
+            self.schedule.step(target=torch.zeros(ROWS, dtype=torch.long), losses=[])
+        return torch.zeros(ROWS, WIDTH, requires_grad=True)
+
+
 @job("mask_tokens")
 def slow_stage(path, rank):
-    from torch.distributed import pipelining
+    return train(path, Stage(mlp(), rank), batches(), before=late(rank, "mask_tokens"))
 
-    class Stage(nn.Module):
-        """Trains its part of a pipeline when it is called."""
+
+class Heavy(nn.Module):
+    """A stage whose messages take little of its time."""
+    def __init__(self):
+        super().__init__()
+        self.body, self.weight = mlp(), nn.Parameter(torch.randn(750, 750) / 750)
+
+    def forward(self, x):
+        return self.body(x) + (self.weight @ self.weight).mean()
+
+
+@job("", part="other stages")
+def pipeline(path, rank):
+    return train(path, Stage(Heavy(), rank), batches())
+
+
+@job("", part="other stages")
+def stages_alone(path, rank):
+    class Alone(nn.Module):
         def __init__(self):
             super().__init__()
-            self.body = mlp()
-            stage = pipelining.PipelineStage(self.body, rank, 2, torch.device("cpu"))
-            self.schedule = pipelining.ScheduleGPipe(stage, n_microbatches=4, loss_fn=F.cross_entropy)
+            self.body = Heavy()
 
         def forward(self, x):
-            if rank == 0:
-                self.schedule.step(x)
-            else:
-                self.schedule.step(target=torch.zeros(ROWS, dtype=torch.long), losses=[])
+            outs = [self.body(each) for each in x.chunk(4)]
+            for out in outs:
+                out.sum().backward()
             return torch.zeros(ROWS, WIDTH, requires_grad=True)
-    return train(path, Stage(), batches(), before=late(rank, "mask_tokens"))
+    return train(path, Alone(), batches())
 
 
 @job("pad_batch")

@@ -545,6 +545,40 @@ TEST_F(Explain, LeavesOutStepsThatTheProfileBeginsOrEndsIn) {
               testing::Contains("Of the steps of rank 0, 2 that the profile cut are left out."));
 }
 
+/// Backward tells which ops ran before the profile, without marks of steps too: all of the first
+/// step's, two of three, or one whose result all steps share. That a gradient is made takes longest
+/// there.
+TEST_F(Explain, LeavesOutAFirstStepWhoseForwardPassRanBeforeTheProfile) {
+  const auto run = [&](int first, bool shares) {
+    MadeTrace trace;
+    for (int step = 0; step < 4; ++step) {
+      const double at = 100.0 * step;
+      const auto op = [&](const char* name, int number, double begin) {
+        trace.event("cpu_op", name, 100, 1, at + begin, 5, {{"Sequence number", number}});
+      };
+      for (int i = 0; i < 3; ++i) {
+        if (3 * step + i >= first) op("aten::linear", 3 * step + i, 10 * i);
+        op("autograd::engine::evaluate_function: AddmmBackward0", 3 * step + i, 60 - 5 * i);
+      }
+      if (shares) op("autograd::engine::evaluate_function: AddmmBackward0", 0, 65);
+      trace.on_host("cpu_op", "aten::ones_like", at + 35, step == 0 ? 10 : 2)
+          .on_host("user_annotation", "Optimizer.step#SGD.step", at + 75, 20)
+          .on_host("cpu_op", "aten::add_", at + 80, 10);
+    }
+    return run_of({trace.text()});
+  };
+  EXPECT_EQ(account_of(run(0, false)).accounts.size(), 4U);
+  EXPECT_EQ(account_of(run(2, true)).accounts.size(), 4U);
+  for (const int first : {2, 3}) {
+    const TracedRun cut = run(first, false);
+    const RunAccount account = account_of(cut);
+    ASSERT_EQ(account.accounts.size(), 3U) << first;
+    EXPECT_EQ(account.accounts[0].number, 1);
+    EXPECT_THAT(texts_of(findings_of(cut, account).untimed),
+                testing::Contains("Of the steps of rank 0, 1 that the profile cut is left out."));
+  }
+}
+
 /// The first kernel's record overlaps those that follow on its stream.
 TEST_F(Explain, CutsWorkWhereTheNextOfItsStreamBegins) {
   MadeTrace trace;
@@ -723,7 +757,8 @@ TEST_F(Explain, SaysHowLongStepsTake) {
 }
 
 /// What autograd does not record after the last update of a step: an average of the parameters, a
-/// value that is read, an evaluation. A frozen layer ahead of the head is a forward pass.
+/// value that is read, an evaluation, also its ops in place. A frozen layer ahead of the head is a
+/// forward pass.
 TEST_F(Explain, TellsAnEvaluationAndAnAverageFromTheForwardPass) {
   const nlohmann::json recorded = {{"Sequence number", 5}};
   MadeTrace trace;
@@ -738,7 +773,8 @@ TEST_F(Explain, TellsAnEvaluationAndAnAverageFromTheForwardPass) {
         .on_host("cpu_op", "aten::add_", at + 90, 10)
         .on_host("cpu_op", "aten::lerp_", at + 130, 10)
         .on_host("cpu_op", "aten::linear", at + 150, 60)
-        .on_host("cpu_op", "aten::cross_entropy_loss", at + 210, 20);
+        .on_host("cpu_op", "aten::cross_entropy_loss", at + 210, 20)
+        .on_host("cpu_op", "aten::relu_", at + 230, 10);
   }
   const TracedRun run = run_of({trace.text()});
   const RunAccount account = account_of(run);
@@ -747,10 +783,75 @@ TEST_F(Explain, TellsAnEvaluationAndAnAverageFromTheForwardPass) {
   EXPECT_EQ(us(account.accounts[0], Part::kForward), 30);
   EXPECT_EQ(us(account.accounts[0], Part::kBackward), 30);
   EXPECT_EQ(us(account.accounts[0], Part::kLoss), 0);
-  EXPECT_EQ(us(account.accounts[0], Part::kEvaluation), 80);
+  EXPECT_EQ(us(account.accounts[0], Part::kEvaluation), 80 + 10);
   // Python within the update, too: on the CPU it is the update's.
   EXPECT_EQ(us(account.accounts[0], Part::kOptimizer), 2 + 4 + 40 + 10);
-  EXPECT_EQ(us(account.accounts[0], Part::kHost), 10 + 4 + 10 + 10 + 70);
+  EXPECT_EQ(us(account.accounts[0], Part::kHost), 10 + 4 + 10 + 10 + 60);
+}
+
+/// Averages of parameters, by ops that nothing else has, or that follow an update and only change
+/// tensors. A teacher's op in place is of a forward pass.
+TEST_F(Explain, TellsAveragesFromTheForwardPassWithoutMarksOfSteps) {
+  MadeTrace trace;
+  for (const double at : {0.0, 400.0, 800.0}) {
+    trace.event("cpu_op", "aten::linear", 100, 1, at + 200, 20, {{"Sequence number", 5}})
+        .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", at + 250, 30)
+        .on_host("user_annotation", "Optimizer.step#SGD.step", at + 300, 40)
+        .on_host("cpu_op", "aten::sqrt", at + 310, 10)
+        .on_host("cpu_op", "aten::item", at + 341, 4)
+        .on_host("cpu_op", "aten::mul_", at + 345, 5)
+        .on_host("cpu_op", "aten::mul", at + 350, 5)
+        .on_host("cpu_op", "aten::add_", at + 355, 5)
+        .on_host("cpu_op", "aten::conv2d", at + 420, 30)
+        .on_host("cpu_op", "aten::relu_", at + 450, 10)
+        .on_host("cpu_op", "aten::eq", at + 470, 5)
+        .on_host("cpu_op", "aten::_foreach_lerp_", at + 480, 20);
+  }
+  const RunAccount account = account_of(run_of({trace.text()}));
+  ASSERT_EQ(account.accounts.size(), 3U);
+  for (const std::size_t step : {1U, 2U}) {
+    expect_sum(account.accounts[step]);
+    EXPECT_EQ(us(account.accounts[step], Part::kForward), 20 + 4 + 30 + 10 + 5);
+    EXPECT_EQ(us(account.accounts[step], Part::kOptimizer), 40 + 5 + 5 + 5 + 20);
+    EXPECT_EQ(us(account.accounts[step], Part::kEvaluation), 0);
+  }
+}
+
+/// One step of six has four times as many calls in its forward pass.
+TEST_F(Explain, SaysWhereAnEvaluationMayBe) {
+  const auto run = [&](bool goes_back, const char* annotation) {
+    MadeTrace trace;
+    for (int step = 0; step < 6; ++step) {
+      const double at = 200.0 * step;
+      const bool is_long = step == 3;
+      if (is_long && *annotation != 0) trace.on_host("user_annotation", annotation, at, 60);
+      for (int op = 0; op < (is_long ? 6 : 0); ++op) {
+        trace.on_host("cpu_op", "aten::linear", at + 10 * op, 10);
+      }
+      const nlohmann::json recorded = {{"Sequence number", step}};
+      trace.event("cpu_op", "aten::linear", 100, 1, at + 60, 10, recorded)
+          .event("cpu_op", "aten::cross_entropy_loss", 100, 1, at + 70, 10, recorded);
+      for (int op = 0; op < (is_long && goes_back ? 4 : 1); ++op) {
+        trace.on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0",
+                      at + 80 + 5 * op, 5);
+      }
+      trace.on_host("user_annotation", "Optimizer.step#SGD.step", at + 100, 10);
+    }
+    return run_of({trace.text()});
+  };
+  const auto notes = [](const TracedRun& of) {
+    return texts_of(findings_of(of, account_of(of)).untimed);
+  };
+  const std::string note =
+      "Forward has more calls than usual, and backward has not, in 1 of 6 steps of rank 0: 4.00 "
+      "times as many in step 3. If it evaluates there, put torch.no_grad() and "
+      "record_function(\"evaluate\") around that.";
+  EXPECT_THAT(notes(run(false, "")), testing::Contains(note));
+  EXPECT_THAT(notes(run(true, "")), Not(testing::Contains(HasSubstr("more calls than usual"))))
+      << "micro-batches";
+  const TracedRun told = run(false, "evaluate");
+  EXPECT_THAT(notes(told), Not(testing::Contains(HasSubstr("more calls than usual"))));
+  EXPECT_EQ(us(account_of(told).accounts.at(3), Part::kEvaluation), 60);
 }
 
 /// A profiled step that only evaluates, of a run that trains.
@@ -774,8 +875,8 @@ TEST_F(Explain, CallsAStepWithoutTrainingAnEvaluation) {
 }
 
 /// Without marks, evaluations stand ahead of the forward pass of a step: one with a loss that
-/// autograd does not record, and one in a function of that name. What a frozen layer does, and an
-/// average of the parameters, is not told from the forward pass.
+/// autograd does not record, and one in a function of that name. What a frozen layer does is not
+/// told from the forward pass.
 TEST_F(Explain, FindsEvaluationsWithoutMarksOfSteps) {
   const nlohmann::json recorded = {{"Sequence number", 5}};
   MadeTrace trace;
@@ -805,8 +906,8 @@ TEST_F(Explain, FindsEvaluationsWithoutMarksOfSteps) {
   for (const TracedAccount& each : account.all()) {
     expect_sum(each);
     const bool evaluates[] = {each.number == 1, each.number == 2};
-    EXPECT_EQ(us(each, Part::kForward),
-              10 + 20 + (evaluates[0] ? 10 : 0) + (evaluates[1] ? 10 : 0));
+    EXPECT_EQ(us(each, Part::kForward), 10 + 20 + (evaluates[1] ? 10 : 0));
+    EXPECT_EQ(us(each, Part::kOptimizer), 40 + (evaluates[0] ? 10 : 0)) << "an average";
     EXPECT_EQ(us(each, Part::kLoss), 10);
     EXPECT_EQ(us(each, Part::kEvaluation), evaluates[0] ? 85 : evaluates[1] ? 30 : 0);
   }
@@ -1261,6 +1362,22 @@ TEST_F(Explain, AccountsForPyTorchOnOneProcess) {
       EXPECT_GT(each.part_ns[part], 0) << name_of(part);
     }
     EXPECT_EQ(each.part_ns[Part::kExposedCommunication], 0);
+  }
+}
+
+/// The picture has a row of its own for all communication, hidden or not.
+TEST_F(Explain, SaysTheSameInTableAndPicture) {
+  const std::vector<std::vector<std::filesystem::path>> runs = {
+      {file("gpu.json", step_of_every_cause().text())},
+      {kTraces / "pytorch_ddp.rank0.json.gz", kTraces / "pytorch_ddp.rank1.json.gz"}};
+  for (const auto& traces : runs) {
+    const TracedRun run = read_run(traces);
+    const Findings findings = findings_of(run, account_of(run));
+    std::vector<std::string> words = {"communication"};
+    for (const auto& row : findings.tables.at(0).rows) words.push_back(row.at(0));
+    for (const PlotSeries& each : findings.plots.at(0).series) {
+      EXPECT_THAT(words, testing::Contains(each.name));
+    }
   }
 }
 

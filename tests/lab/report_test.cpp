@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "lab/child.h"
+#include "lab/commands.h"
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
 #include "lab/predict/prediction.h"
@@ -385,6 +386,40 @@ class PageInBrowser : public ReportInBrowser {
 
 TEST_F(PageInBrowser, OfAReportFitsADesktopAndAPhone) {
   EXPECT_GE(on_phone(html_of(page_of(whole_report()))).min_px, 9) << "text of plots";
+}
+
+TEST_F(ReportInBrowser, DrawsDarkPlotsOnADarkPage) {
+  const std::string page =
+      html_page("", svg_of({.series = {{.points = {plot_point(1, 2), plot_point(2, 1)}}}})) +
+      R"(<script>
+const color = (name, what) => getComputedStyle(document.querySelector(name))[what];
+document.title = `${color('.bs-card', 'fill')} on ${color('body', 'backgroundColor')}`;
+</script>)";
+  EXPECT_THAT(browse(page, {"--dump-dom"}).out,
+              HasSubstr("<title>rgb(255, 255, 255) on rgb(255, 255, 255)</title>"));
+  EXPECT_THAT(browse(page, {"--dump-dom", "--blink-settings=preferredColorScheme=0"}).out,
+              HasSubstr("<title>rgb(28, 28, 28) on rgb(22, 22, 22)</title>"));
+}
+
+/// What `mlp_lab explain` writes for each question about traces: the picture first.
+TEST_F(PageInBrowser, OfExplainedTracesFitsADesktopAndAPhone) {
+  const std::filesystem::path traces = BARESTEP_TEST_TRACES, scaling = BARESTEP_TEST_SCALING;
+  const ExplainOptions questions[] = {
+      {.traces = {traces / "pytorch_ddp.rank0.json.gz", traces / "pytorch_ddp.rank1.json.gz"}},
+      {.traces = {scaling / "2", scaling / "4"}},
+      {.traces = {scaling / "1", scaling / "2", scaling / "4"}, .scaling = true},
+      {.traces = {traces / "pytorch_cpu.json.gz"}, .machine = "h100-nvlink", .ranks = 8}};
+  for (ExplainOptions each : questions) {
+    SCOPED_TRACE(each.traces.front().string());
+    each.output = folder() / "out";
+    testing::internal::CaptureStdout();
+    explain_traces(each);
+    testing::internal::GetCapturedStdout();
+    const std::string html = read_file(each.output / "report.html");
+    EXPECT_EQ(unbalanced(html), "");
+    EXPECT_LT(html.find("<svg"), html.find("<li>"));
+    EXPECT_GE(on_phone(html).min_px, 9) << "text of plots";
+  }
 }
 
 /// A sheet's key, filled in.

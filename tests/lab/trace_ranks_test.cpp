@@ -207,6 +207,14 @@ TEST_F(TraceRanks, ReadsPyTorchAndWritesItsReport) {
   EXPECT_THAT(testing::internal::GetCapturedStdout(),
               HasSubstr("Simulated: DDP on 8 devices of 8 x H100, NVLink takes "));
   const auto results = nlohmann::json::parse(read_file(folder() / "out/results.json"));
+  EXPECT_EQ(
+      results.at("answers").back(),
+      fmt::format("To verify: profile it under DDP (torchrun --nproc-per-node 8), a trace for "
+                  "each rank in a folder, and run mlp_lab explain --scaling {} FOLDER "
+                  "--problem weak.",
+                  trace.string()));
+  EXPECT_THAT(read_file(folder() / "out/report.md"),
+              HasSubstr("# DDP on more devices, from the trace of one\n\n![The median step"));
   const auto& figures = results.at("figures");
   // Three layers of 256, with their biases.
   EXPECT_EQ(figures.at("bucket 0").at("bytes"), 3 * (256 * 256 + 256) * 4);

@@ -215,6 +215,7 @@ TEST_F(TraceScaling, TellsWeakFromStrongByShapesOrSaysWhatItAssumes) {
   EXPECT_THAT(assumed.findings.untimed.at(1).text, HasSubstr("strong scaling is assumed"));
   const ExplainAnswer stated = scaling_answer({one(0), two(0)}, ScalingProblem::kWeak);
   EXPECT_EQ(stated.findings.untimed.size(), 1U);
+  EXPECT_THAT(stated.findings.timed.back().text, HasSubstr("/1 NEW_TRACES --problem weak."));
   EXPECT_NEAR(figure(stated, 2, "speed-up"), 3, 1e-9);
 }
 
@@ -273,6 +274,11 @@ TEST_F(TraceScaling, WritesItsReport) {
   EXPECT_NEAR(figures.at("parallel efficiency").get<double>(), 0.8, 1e-9);
   EXPECT_NEAR(figures.at("step_s").get<double>(), 1e-3, 1e-12);
   EXPECT_THAT(results.at("answers").at(0).get<std::string>(), HasSubstr("On 2 ranks a step takes"));
+  EXPECT_EQ(
+      results.at("answers").back(),
+      fmt::format("To see what 2 ranks do: mlp_lab explain {0}/2. To verify a change, profile "
+                  "it on as many: mlp_lab explain --scaling {0}/1 NEW_TRACES.",
+                  folder().string()));
 }
 
 /// Of 1, 2 and 4 processes with gloo: scripts/make_scaling_traces.py. Rank 1 sleeps in each step.

@@ -23,26 +23,20 @@
 namespace barestep {
 namespace {
 
-/// By part and name.
-nlohmann::json named_json(const TracedRank& rank, const TracedAccount& account) {
-  nlohmann::json named = nlohmann::json::object();
+nlohmann::json account_json(const TracedRank& rank, const TracedAccount& account) {
+  nlohmann::json parts = nlohmann::json::object(), named = parts;
+  for (const Part part : kValuesOf<Part>) {
+    parts[std::string(name_of(part))] = ns_seconds(account.part_ns[part]);
+  }
   for (const auto& [time, ns] : account.named_ns) {
     nlohmann::json& seconds = named[std::string(name_of(time.part))][innermost_name(rank, time)];
     seconds = ns_seconds(ns) + (seconds.is_null() ? 0 : seconds.get<double>());
-  }
-  return named;
-}
-
-nlohmann::json account_json(const TracedRank& rank, const TracedAccount& account) {
-  nlohmann::json parts = nlohmann::json::object();
-  for (const Part part : kValuesOf<Part>) {
-    parts[std::string(name_of(part))] = ns_seconds(account.part_ns[part]);
   }
   return {{"rank", rank.rank},
           {"step", account.number},
           {"wall_s", ns_seconds(account.wall_ns)},
           {"parts_s", parts},
-          {"named_s", named_json(rank, account)},
+          {"named_s", named},
           {"waiting_s", ns_seconds(account.waiting_ns)},
           {"moving_s", ns_seconds(account.moving_ns())},
           {"hidden_communication_s", ns_seconds(account.hidden_ns)}};

@@ -15,35 +15,6 @@
 #include "profiler/checklist.h"
 
 namespace barestep {
-
-RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank) {
-  RankSum sum;
-  for (const TracedAccount& each : account.accounts) {
-    if (!rank || each.rank == *rank) sum.add(each);
-  }
-  return sum;
-}
-
-RankSum others_sum(const RunAccount& account, std::size_t rank) {
-  RankSum others;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank != rank) others.add(each);
-  }
-  return others;
-}
-
-Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s) {
-  const auto excess = [&](Part part) {
-    return own.step_s(own.part_ns[part]) - others.step_s(others.part_ns[part]);
-  };
-  Part longest = in_exchanges ? Part::kExposedCommunication : Part::kIdle;
-  for (const Part part : kValuesOf<Part>) {
-    if (is_exchange(part) == in_exchanges && excess(part) > excess(longest)) longest = part;
-  }
-  excess_s = excess(longest);
-  return longest;
-}
-
 namespace {
 
 /// How long the other ranks waited for one.
@@ -53,37 +24,19 @@ std::int64_t waited_for(const RunAccount& account, std::size_t rank) {
   return ns;
 }
 
-}  // namespace
-
-std::optional<LateRank> late_rank_of(const RunAccount& account) {
-  LateRank late;
-  for (std::size_t rank = 1; rank < account.waited_ns.size(); ++rank) {
-    if (waited_for(account, rank) > waited_for(account, late.rank)) late.rank = rank;
-  }
-  const RankSum own = rank_sum(account, late.rank), others = others_sum(account, late.rank);
-  const std::int64_t waited_ns = waited_for(account, late.rank);
-  const std::vector<std::int64_t>& row = account.waited_ns[late.rank];
-  const std::int64_t waits_ns = std::accumulate(row.begin(), row.end(), std::int64_t{0});
-  const bool is_long = waited_ns > 0 && 10 * waited_ns >= others.wall_ns;
-  if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(waits_ns)) return std::nullopt;
-  late.longer = excess_of(own, others, false, late.excess_s);
-  return late.excess_s > 0 ? std::optional(late) : std::nullopt;
-}
-
-std::string shown_name(const std::string& of) {
-  constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
-  std::string name = on_one_line(of.starts_with(kEngine) ? of.substr(kEngine.size()) : of);
-  constexpr std::size_t kMaxName = 60;
-  if (name.size() <= kMaxName) return name;
-  std::size_t end = kMaxName - 3;
-  while ((static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // within a character
-  return name.substr(0, end) + "...";
-}
-
-namespace {
-
 constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
 constexpr std::size_t kRowsOnScreen = 3;
+
+double share_of(std::int64_t ns, std::int64_t of_ns) {
+  return static_cast<double>(ns) / static_cast<double>(std::max<std::int64_t>(1, of_ns));
+}
+
+/// Keeps the first rows, which are the longest.
+void shorten(FindingTable& table) {
+  if (table.rows.size() <= kTableRows) return;
+  table.title += fmt::format(", the longest {} of {}", kTableRows, table.rows.size());
+  table.rows.resize(kTableRows);
+}
 
 /// "what of a step": a column of the tables of accounts.
 struct AccountColumn {
@@ -94,8 +47,7 @@ struct AccountColumn {
 /// The columns that any account has time in; they add up to the wall time, but for the last.
 std::vector<AccountColumn> columns_of(const RunAccount& account) {
   const RankSum all = rank_sum(account);
-  std::vector<AccountColumn> columns = {
-      {"wall time", [](const RankSum& sum) { return sum.wall_ns; }}};
+  std::vector<AccountColumn> columns = {{"wall time", &RankSum::wall_ns}};
   for (const Part part : kValuesOf<Part>) {
     if (all.part_ns[part] == 0) continue;
     if (part != Part::kExposedCommunication) {
@@ -103,14 +55,11 @@ std::vector<AccountColumn> columns_of(const RunAccount& account) {
           {std::string(name_of(part)), [part](const RankSum& sum) { return sum.part_ns[part]; }});
       continue;
     }
-    columns.push_back(
-        {std::string(kWaitingForRank), [](const RankSum& sum) { return sum.waiting_ns; }});
-    columns.push_back({std::string(kMovingBytes), [](const RankSum& sum) {
-                         return sum.part_ns[Part::kExposedCommunication] - sum.waiting_ns;
-                       }});
+    columns.push_back({std::string(kWaitingForRank), &RankSum::waiting_ns});
+    columns.push_back({std::string(kMovingBytes), &RankSum::moving_ns});
   }
   if (all.hidden_ns > 0) {
-    columns.push_back({"hidden communication", [](const RankSum& sum) { return sum.hidden_ns; }});
+    columns.push_back({"hidden communication", &RankSum::hidden_ns});
   }
   return columns;
 }
@@ -130,8 +79,7 @@ FindingTable mean_table(const TracedRun& run, const RunAccount& account) {
       const std::int64_t ns = column.ns(sum);
       row.push_back(sum.wall_ns == 0 ? "-"
                                      : fmt::format("{} ms, {:.2f} %", milliseconds(sum.step_s(ns)),
-                                                   100 * static_cast<double>(ns) /
-                                                       static_cast<double>(sum.wall_ns)));
+                                                   100 * share_of(ns, sum.wall_ns)));
     }
     table.rows.push_back(std::move(row));
   }
@@ -165,18 +113,16 @@ struct OpSum {
 std::map<std::string, OpSum> op_sums(const TracedRun& run, const RunAccount& account,
                                      std::size_t rank, std::optional<Part> part = std::nullopt) {
   const TracedRank& of = run.ranks[rank];
-  std::set<std::int64_t> steps;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank == rank) steps.insert(each.number);
-  }
   std::map<std::string, OpSum> sums;
-  for (const TracedWork& work : run.works) {
-    if (work.rank != rank || !work.step) continue;
-    if (part && (work.part != *part || work.lane != of.main)) continue;
-    if (!steps.contains(of.steps[*work.step].number)) continue;
-    OpSum& sum = sums[of.file.names[work.op]];
-    if (!work.continues) ++sum.calls;
-    sum.ns += work.end_ns - work.begin_ns;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank != rank) continue;
+    for (const std::size_t i : of.works_of_step[each.step]) {
+      const TracedWork& work = run.works[i];
+      if (part && (work.part != *part || work.lane != of.main)) continue;
+      OpSum& sum = sums[of.file.names[work.op]];
+      if (!work.continues) ++sum.calls;
+      sum.ns += work.end_ns - work.begin_ns;
+    }
   }
   return sums;
 }
@@ -193,16 +139,13 @@ FindingTable operator_table_of(const TracedRun& run, const RunAccount& account, 
   FindingTable table{.title = fmt::format("Operators of {}: time on its lanes", rank_name(of)),
                      .columns = {"operator", "calls", "total", "mean", "share"},
                      .on_screen = kRowsOnScreen};
-  for (std::size_t i = 0; i < std::min(kTableRows, rows.size()); ++i) {
-    const auto& [name, sum] = rows[i];
+  for (const auto& [name, sum] : rows) {
     table.rows.push_back({shown_name(name), std::to_string(sum.calls),
                           table_time(ns_seconds(sum.ns)),
                           table_time(ns_seconds(sum.ns) / static_cast<double>(sum.calls)),
-                          percent_text(static_cast<double>(sum.ns) /
-                                       static_cast<double>(std::max<std::int64_t>(1, total_ns)))});
+                          percent_text(share_of(sum.ns, total_ns))});
   }
-  if (rows.size() > kTableRows)
-    table.title += fmt::format(", the longest {} of {}", kTableRows, rows.size());
+  shorten(table);
   return table;
 }
 
@@ -312,16 +255,12 @@ FindingTable names_table(const TracedRun& run, const RunAccount& account, std::s
     for (const auto& [name, ns] : names.innermost_ns) rows.push_back({part, name, ns, names.ns});
   }
   std::ranges::stable_sort(rows, std::greater(), &Row::ns);
-  if (rows.size() > kTableRows) {
-    table.title += fmt::format(", the longest {} of {}", kTableRows, rows.size());
-    rows.resize(kTableRows);
-  }
   for (const Row& row : rows) {
     table.rows.push_back({std::string(name_of(row.part)), shown_name(row.name),
                           milliseconds(sum.step_s(row.ns)) + " ms",
-                          percent_text(static_cast<double>(row.ns) /
-                                       static_cast<double>(std::max<std::int64_t>(1, row.of_ns)))});
+                          percent_text(share_of(row.ns, row.of_ns))});
   }
+  shorten(table);
   return table;
 }
 
@@ -433,57 +372,38 @@ FindingTable fixes_table(const std::vector<TracedFix>& fixes, double step_s) {
 
 /// What shortens a part of a step, with the name of what the host did most of that time.
 std::string change_for(Part part, const std::string& name, bool on_host) {
+  constexpr std::pair<Part, std::string_view> kChanges[] = {
+      {Part::kHostToDevice, "Copy input from pinned memory on a stream of its own, a step ahead."},
+      {Part::kInjected, "Leave out the injected delay."},
+      {Part::kOtherStages,
+       "Even out the stages, or use more micro-batches: a bubble takes 1 / micro-batches of a step "
+       "for each further stage."},
+      {Part::kExposedCommunication,
+       "Move fewer bytes (16-bit gradients, fewer ranks in a group), or hide them: smaller buckets "
+       "start earlier, a larger batch or accumulation gives more to hide behind."},
+      {Part::kOtherDevice, "Divide the batch evenly, or use a process for each device."},
+      {Part::kEvaluation, "Evaluate less often, on fewer samples, or in larger batches."},
+      {Part::kHost,
+       "Queue less or earlier: no .item(), print or synchronization inside the step; fused or "
+       "foreach optimizers, torch.compile, CUDA graphs, or a larger batch."},
+      {Part::kIdle,
+       "Record what streams wait for (enable_cuda_sync_events of the profiler) to learn what holds "
+       "this one."}};
   if (!name.empty() && part != Part::kIdle) return change_for_name(name);
-  switch (part) {
-    case Part::kDataWait:
-      return change_for_name("enumerate(DataLoader)");
-    case Part::kHostToDevice:
-      return "Copy input from pinned memory on a stream of its own, a step ahead.";
-    case Part::kInjected:
-      return "Leave out the injected delay.";
-    case Part::kOtherStages:
-      return "Even out the stages, or use more micro-batches: a bubble takes 1 / micro-batches of "
-             "a "
-             "step for each further stage.";
-    case Part::kExposedCommunication:
-      return "Move fewer bytes (16-bit gradients, fewer ranks in a group), or hide them: smaller "
-             "buckets start earlier, a larger batch or accumulation gives more to hide behind.";
-    case Part::kOtherDevice:
-      return "Divide the batch evenly, or use a process for each device.";
-    case Part::kOptimizer:
-      return change_for_name("Optimizer.");
-    case Part::kEvaluation:
-      return "Evaluate less often, on fewer samples, or in larger batches.";
-    case Part::kHost:
-      return on_host ? "Do less beside the ops: fused or foreach optimizers, torch.compile, or a "
-                       "larger batch for each step."
-                     : "Queue less or earlier: no .item(), print or synchronization inside the "
-                       "step; fused or foreach optimizers, torch.compile, CUDA graphs, or a larger "
-                       "batch.";
-    case Part::kIdle:
-      return "Record what streams wait for (enable_cuda_sync_events of the profiler) to learn "
-             "what holds this one.";
-    default:
-      return "The step computes: a lower precision, fused kernels, or more ranks shorten it.";
+  if (part == Part::kDataWait) return change_for_name("enumerate(DataLoader)");
+  if (part == Part::kOptimizer) return change_for_name("Optimizer.");
+  if (part == Part::kHost && on_host) {
+    return "Do less beside the ops: fused or foreach optimizers, torch.compile, or a larger batch "
+           "for each step.";
   }
-}
-
-struct LongestPart {
-  Part part = Part::kIdle;
-  double share = 0, step_s = 0;
-};
-
-LongestPart longest_part_of(const RankSum& sum) {
-  const Part part =
-      *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return sum.part_ns[each]; });
-  return {part,
-          static_cast<double>(sum.part_ns[part]) /
-              static_cast<double>(std::max<std::int64_t>(1, sum.wall_ns)),
-          sum.step_s(sum.part_ns[part])};
+  const auto* const change =
+      std::ranges::find(kChanges, part, &std::pair<Part, std::string_view>::first);
+  if (change != std::end(kChanges)) return std::string(change->second);
+  return "The step computes: a lower precision, fused kernels, or more ranks shorten it.";
 }
 
 std::string share_text(std::int64_t ns, const RankSum& of) {
-  return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(of.wall_ns));
+  return fmt::format("{:.1f} %", 100 * share_of(ns, of.wall_ns));
 }
 
 /// The bottleneck, and what to change.
@@ -515,9 +435,10 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
                         : change_for(late->longer, cause.name, of.on_host))};
   }
   const RankSum all = rank_sum(account);
-  const LongestPart longest = longest_part_of(all);
-  const bool is_exposed = longest.part == Part::kExposedCommunication;
-  if (is_exposed && 2 * all.waiting_ns > all.part_ns[longest.part]) {
+  const Part longest =
+      *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return all.part_ns[each]; });
+  const bool is_exposed = longest == Part::kExposedCommunication;
+  if (is_exposed && 2 * all.waiting_ns > all.part_ns[longest]) {
     return {fmt::format("The bottleneck is that ranks wait for each other in turns: {} a step, {} "
                         "of it.",
                         time_text(all.step_s(all.waiting_ns)), share_text(all.waiting_ns, all)),
@@ -525,22 +446,20 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
             "garbage collection, other programs on a rank's cores."};
   }
   // Of the rank that has most of it.
-  const auto ns_of = [&](std::size_t rank) {
-    return rank_sum(account, rank).part_ns[longest.part];
-  };
+  const auto ns_of = [&](std::size_t rank) { return rank_sum(account, rank).part_ns[longest]; };
   std::size_t rank = 0;
   for (std::size_t other = 1; other < run.ranks.size(); ++other) {
     if (ns_of(other) > ns_of(rank)) rank = other;
   }
-  const NamedCause cause = cause_in(run, account, rank, longest.part);
-  return {
-      fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.", name_of(longest.part),
-                  100 * longest.share, time_text(longest.step_s),
-                  !cause.text.empty() ? cause.text
-                  : longest.part == Part::kHost && run.ranks[rank].on_host
-                      ? ": Python between ops"
-                      : cause_of(longest.part)),
-      fmt::format("To change: {}", change_for(longest.part, cause.name, run.ranks[rank].on_host))};
+  const NamedCause cause = cause_in(run, account, rank, longest);
+  const bool on_host = run.ranks[rank].on_host;
+  return {fmt::format("The bottleneck is {}: {} of a step, {}{}.", name_of(longest),
+                      share_text(all.part_ns[longest], all),
+                      time_text(all.step_s(all.part_ns[longest])),
+                      !cause.text.empty()                 ? cause.text
+                      : longest == Part::kHost && on_host ? ": Python between ops"
+                                                          : cause_of(longest)),
+          fmt::format("To change: {}", change_for(longest, cause.name, on_host))};
 }
 
 /// What takes longer in an outlier than in the usual steps, and where.
@@ -563,42 +482,6 @@ std::string cause_of_outlier(const TracedRun& run, const RunAccount& account, st
                      run.ranks.size() > 1 ? " of " + rank_name(run.ranks[late.rank]) : "",
                      cause_in(run, outliers, late.rank, late.longer).text);
 }
-
-}  // namespace
-
-std::string steps_text(const TracedRun& run, const RunAccount& account) {
-  std::map<std::int64_t, double> usual, longer;  // by number, the longest of all ranks
-  for (const TracedAccount& each : account.all()) {
-    const bool is_usual = std::ranges::find(account.outliers, each.number,
-                                            &TracedAccount::number) == account.outliers.end();
-    double& wall_s = (is_usual ? usual : longer)[each.number];
-    wall_s = std::max(wall_s, ns_seconds(each.wall_ns));
-  }
-  std::vector<double> walls_s;
-  for (const auto& [number, seconds] : usual) walls_s.push_back(seconds);
-  if (walls_s.size() < 2) return "";
-  const double median_s = median(walls_s);
-  const auto [least, most] = std::ranges::minmax_element(walls_s);
-  const std::string spread = fmt::format("({} to {})", time_text(*least), time_text(*most));
-  if (longer.empty()) {
-    return fmt::format("A step takes {} in the median of {} {}.", time_text(median_s),
-                       walls_s.size(), spread);
-  }
-  const auto longest =
-      std::ranges::max_element(longer, {}, [](const auto& each) { return each.second; });
-  const std::string factor = number_text(longest->second / median_s);
-  return fmt::format(
-      "{} of {} steps take {} in the median {}, but step {} takes {} times as "
-      "long{}: {}.",
-      walls_s.size(), walls_s.size() + longer.size(), time_text(median_s), spread, longest->first,
-      factor,
-      longer.size() == 1
-          ? ""
-          : fmt::format(", the longest of {} that take at least twice", longer.size()),
-      cause_of_outlier(run, account, longest->first));
-}
-
-namespace {
 
 /// The bubble of a pipeline; empty without one.
 std::string bubble_text(const TracedRun& run, const RunAccount& account) {
@@ -626,10 +509,11 @@ void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentence
   const auto add = [&](std::int64_t count, const std::string& what) {
     if (count > 0) sentences.push_back(what);
   };
-  add(empty, fmt::format("Of the steps of {}, {} without any work {} left out.", name, empty,
-                         empty == 1 ? "is" : "are"));
-  add(cut, fmt::format("Of the steps of {}, {} that the profile cut {} left out.", name, cut,
-                       cut == 1 ? "is" : "are"));
+  const auto are = [](std::int64_t count) { return count == 1 ? "is" : "are"; };
+  add(empty,
+      fmt::format("Of the steps of {}, {} without any work {} left out.", name, empty, are(empty)));
+  add(cut,
+      fmt::format("Of the steps of {}, {} that the profile cut {} left out.", name, cut, are(cut)));
   add(rank.backlog, fmt::format("The first step of {} begins when the device has done what was "
                                 "launched before it: {}.",
                                 name, counted(rank.backlog, "kernel")));
@@ -639,13 +523,13 @@ void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentence
   add(rank.overlaps, fmt::format("{} of {} ended after the next of the same stream began; each "
                                  "counts until then.",
                                  counted(rank.overlaps, "kernel"), name));
-  add(rank.file.left_out, fmt::format("{} of {} without a time or a duration that can be meant {} "
-                                      "left out.",
-                                      counted(rank.file.left_out, "event"), name,
-                                      rank.file.left_out == 1 ? "is" : "are"));
-  add(rank.file.far_apart, fmt::format("{} of {}, a day or more from all others, {} left out.",
-                                       counted(rank.file.far_apart, "event"), name,
-                                       rank.file.far_apart == 1 ? "is" : "are"));
+  add(rank.file.left_out,
+      fmt::format("{} of {} without a time or a duration that can be meant {} "
+                  "left out.",
+                  counted(rank.file.left_out, "event"), name, are(rank.file.left_out)));
+  add(rank.file.far_apart,
+      fmt::format("{} of {}, a day or more from all others, {} left out.",
+                  counted(rank.file.far_apart, "event"), name, are(rank.file.far_apart)));
   add(rank.updates_of_step,
       fmt::format("No ProfilerStep in the trace of {}: {}, and what follows the last one is left "
                   "out. Call step() of the profiler to mark steps.",
@@ -684,6 +568,44 @@ void add_unnamed(const TracedRun& run, const RunAccount& account, std::size_t ra
       of.file.has_stacks ? "" : "profile with_stack=True for the functions of Python, or "));
 }
 
+/// Says in which steps forward has half as many calls again as in most, and backward has not: all
+/// that a trace tells of an evaluation without a name. One of reinforcement learning looks alike.
+void add_unfollowed(const TracedRun& run, const TracedRank& rank,
+                    std::vector<std::string>& sentences) {
+  struct Calls {
+    std::int64_t number = 0, forward = 0, backward = 0;
+  };
+  std::vector<Calls> steps;
+  for (std::size_t step = 0; step < rank.steps.size(); ++step) {
+    if (!rank.steps[step].has_account) continue;
+    Calls& calls = steps.emplace_back(Calls{.number = rank.steps[step].number});
+    for (const std::size_t i : rank.works_of_step[step]) {
+      const TracedWork& work = run.works[i];
+      if (work.continues) continue;
+      if (work.part == Part::kForward || work.part == Part::kLoss) ++calls.forward;
+      if (work.part == Part::kBackward) ++calls.backward;
+    }
+  }
+  if (steps.empty()) return;
+  const auto usual = [&](std::int64_t Calls::*calls) {
+    std::ranges::sort(steps, {}, calls);
+    return steps[(steps.size() - 1) / 2].*calls;
+  };
+  const std::int64_t forward = usual(&Calls::forward), backward = usual(&Calls::backward);
+  const std::size_t count = steps.size();
+  std::erase_if(steps, [&](const Calls& each) {
+    return 2 * each.forward < 3 * forward || 4 * each.backward > 5 * backward;
+  });
+  if (steps.empty() || 2 * steps.size() >= count || forward == 0 || backward == 0) return;
+  const Calls& most = *std::ranges::max_element(steps, {}, &Calls::forward);
+  sentences.push_back(fmt::format(
+      "Forward has more calls than usual, and backward has not, in {} of {} of {}: {} times as "
+      "many in step {}. If it evaluates there, put torch.no_grad() and "
+      "record_function(\"evaluate\") around that.",
+      steps.size(), counted(static_cast<std::int64_t>(count), "step"), rank_name(rank),
+      number_text(static_cast<double>(most.forward) / static_cast<double>(forward)), most.number));
+}
+
 /// What the traces do not tell, and what takes its place.
 std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account) {
   std::vector<std::string> sentences;
@@ -692,6 +614,7 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
     const bool is_ours = rank.file.is_ours && !rank.file.nodes.empty();
     if (is_ours) continue;
     add_gaps_of_rank(rank, sentences);
+    add_unfollowed(run, rank, sentences);
     if (rank.on_host) {
       on_host.push_back(rank_name(rank));
     } else if (!rank.has_launches) {
@@ -721,8 +644,8 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
   say("waits between streams", no_waits,
       "what ended last before a stream went on counts as what held it");
   const bool is_partial = std::ranges::any_of(run.exchanges, [&](const TracedExchange& each) {
-    return !each.last_begin_ns && std::ranges::any_of(each.works, [&](const auto& work) {
-      return work && run.works[*work].part == Part::kExposedCommunication;
+    return !each.last_begin_ns && std::ranges::any_of(each.works, [&](std::size_t work) {
+      return run.works[work].part == Part::kExposedCommunication;
     });
   });
   if (is_partial) {
@@ -754,11 +677,10 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
   std::vector<std::pair<std::size_t, std::size_t>> shown;  // rank, step
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     const std::vector<RankStep>& steps = run.ranks[rank].steps;
-    const std::size_t step = run.ranks[rank].step_of(chosen.number);
-    if (step == steps.size()) continue;
-    shown.emplace_back(rank, step);
-    const std::int64_t begin_ns = steps[step].wall_begin_ns;
-    origin_ns = std::min(origin_ns.value_or(begin_ns), begin_ns);
+    const auto step = std::ranges::find(steps, chosen.number, &RankStep::number);
+    if (step == steps.end()) continue;
+    shown.emplace_back(rank, static_cast<std::size_t>(step - steps.begin()));
+    origin_ns = std::min(origin_ns.value_or(step->wall_begin_ns), step->wall_begin_ns);
   }
   const auto ms = [&](std::int64_t ns) { return 1e3 * ns_seconds(ns - *origin_ns); };
   std::map<std::pair<Part, bool>, PlotSeries> series;  // of communication, waiting and moving
@@ -806,7 +728,103 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
   return plot;
 }
 
+/// The commands that show whether a change helped.
+std::string verifying_text(const TracedRun& run) {
+  std::string traces;
+  for (const TracedRank& rank : run.ranks) traces += " " + rank.file.path.string();
+  if (run.ranks.size() > 2) traces = " TRACES";
+  return fmt::format(
+      "To verify a change: mlp_lab explain{} --output before; after it, mlp_lab "
+      "explain before/results.json NEW_TRACE.",
+      on_one_line(traces));
+}
+
 }  // namespace
+
+RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank) {
+  RankSum sum;
+  for (const TracedAccount& each : account.accounts) {
+    if (!rank || each.rank == *rank) sum.add(each);
+  }
+  return sum;
+}
+
+RankSum others_sum(const RunAccount& account, std::size_t rank) {
+  RankSum others;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank != rank) others.add(each);
+  }
+  return others;
+}
+
+Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s) {
+  const auto excess = [&](Part part) {
+    return own.step_s(own.part_ns[part]) - others.step_s(others.part_ns[part]);
+  };
+  Part longest = in_exchanges ? Part::kExposedCommunication : Part::kIdle;
+  for (const Part part : kValuesOf<Part>) {
+    if (is_exchange(part) == in_exchanges && excess(part) > excess(longest)) longest = part;
+  }
+  excess_s = excess(longest);
+  return longest;
+}
+
+std::optional<LateRank> late_rank_of(const RunAccount& account) {
+  LateRank late;
+  for (std::size_t rank = 1; rank < account.waited_ns.size(); ++rank) {
+    if (waited_for(account, rank) > waited_for(account, late.rank)) late.rank = rank;
+  }
+  const RankSum own = rank_sum(account, late.rank), others = others_sum(account, late.rank);
+  const std::int64_t waited_ns = waited_for(account, late.rank);
+  const std::vector<std::int64_t>& row = account.waited_ns[late.rank];
+  const std::int64_t waits_ns = std::accumulate(row.begin(), row.end(), std::int64_t{0});
+  const bool is_long = waited_ns > 0 && 10 * waited_ns >= others.wall_ns;
+  if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(waits_ns)) return std::nullopt;
+  late.longer = excess_of(own, others, false, late.excess_s);
+  return late.excess_s > 0 ? std::optional(late) : std::nullopt;
+}
+
+std::string shown_name(const std::string& of) {
+  constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
+  std::string name = on_one_line(of.starts_with(kEngine) ? of.substr(kEngine.size()) : of);
+  constexpr std::size_t kMaxName = 60;
+  if (name.size() <= kMaxName) return name;
+  std::size_t end = kMaxName - 3;
+  while ((static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // within a character
+  return name.substr(0, end) + "...";
+}
+
+std::string steps_text(const TracedRun& run, const RunAccount& account) {
+  std::map<std::int64_t, double> usual, longer;  // by number, the longest of all ranks
+  for (const TracedAccount& each : account.all()) {
+    const bool is_usual = std::ranges::find(account.outliers, each.number,
+                                            &TracedAccount::number) == account.outliers.end();
+    double& wall_s = (is_usual ? usual : longer)[each.number];
+    wall_s = std::max(wall_s, ns_seconds(each.wall_ns));
+  }
+  std::vector<double> walls_s;
+  for (const auto& [number, seconds] : usual) walls_s.push_back(seconds);
+  if (walls_s.size() < 2) return "";
+  const double median_s = median(walls_s);
+  const auto [least, most] = std::ranges::minmax_element(walls_s);
+  const std::string spread = fmt::format("({} to {})", time_text(*least), time_text(*most));
+  if (longer.empty()) {
+    return fmt::format("A step takes {} in the median of {} {}.", time_text(median_s),
+                       walls_s.size(), spread);
+  }
+  const auto longest =
+      std::ranges::max_element(longer, {}, [](const auto& each) { return each.second; });
+  const std::string factor = number_text(longest->second / median_s);
+  return fmt::format(
+      "{} of {} steps take {} in the median {}, but step {} takes {} times as "
+      "long{}: {}.",
+      walls_s.size(), walls_s.size() + longer.size(), time_text(median_s), spread, longest->first,
+      factor,
+      longer.size() == 1
+          ? ""
+          : fmt::format(", the longest of {} that take at least twice", longer.size()),
+      cause_of_outlier(run, account, longest->first));
+}
 
 std::string cause_text(const TracedRun& run, const RunAccount& account, std::size_t rank,
                        Part part) {
@@ -827,37 +845,18 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
     findings.timed.emplace_back(std::move(text));
   }
   const std::size_t rank = late_rank_of(account).value_or(LateRank{}).rank;
-  findings.tables.push_back(mean_table(run, account));
-  FindingTable names = names_table(run, account, rank);
-  if (!names.rows.empty()) findings.tables.push_back(std::move(names));
   const RankSum all = rank_sum(account);
-  FindingTable fixes = fixes_table(fixes_of(run, account), all.step_s(all.wall_ns));
-  if (!fixes.rows.empty()) findings.tables.push_back(std::move(fixes));
-  findings.tables.push_back(operator_table_of(run, account, rank));
+  findings.tables = {mean_table(run, account), names_table(run, account, rank),
+                     fixes_table(fixes_of(run, account), all.step_s(all.wall_ns)),
+                     operator_table_of(run, account, rank)};
   if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
-  if (!account.buckets.empty()) findings.tables.push_back(bucket_table(account));
-  FindingTable breakdowns = breakdown_table(run);
-  if (!breakdowns.rows.empty()) findings.tables.push_back(std::move(breakdowns));
-  findings.tables.push_back(step_table_of(run, account));
+  findings.tables.insert(findings.tables.end(), {bucket_table(account), breakdown_table(run),
+                                                 step_table_of(run, account)});
+  std::erase_if(findings.tables, [](const FindingTable& each) { return each.rows.empty(); });
   findings.plots.push_back(picture_of(run, account));
   findings.untimed.push_back(traced_checklist(run, account));
   return findings;
 }
-
-namespace {
-
-/// The commands that show whether a change helped.
-std::string verifying_text(const TracedRun& run) {
-  std::string traces;
-  for (const TracedRank& rank : run.ranks) traces += " " + rank.file.path.string();
-  if (run.ranks.size() > 2) traces = " TRACES";
-  return fmt::format(
-      "To verify a change: mlp_lab explain{} --output before; after it, mlp_lab "
-      "explain before/results.json NEW_TRACE.",
-      on_one_line(traces));
-}
-
-}  // namespace
 
 void require_steps(const TracedRun& run, const RunAccount& account) {
   if (!account.accounts.empty()) return;

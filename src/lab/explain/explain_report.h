@@ -29,6 +29,9 @@ struct RankSum {
     hidden_ns += account.hidden_ns;
     for (const Part part : kValuesOf<Part>) part_ns[part] += account.part_ns[part];
   }
+  [[nodiscard]] std::int64_t moving_ns() const {
+    return part_ns[Part::kExposedCommunication] - waiting_ns;
+  }
   [[nodiscard]] double step_s(std::int64_t ns) const {
     return ns_seconds(ns) / static_cast<double>(std::max<std::int64_t>(1, steps));
   }

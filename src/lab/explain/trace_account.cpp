@@ -75,13 +75,12 @@ class TraceSpans final : public Spans {
 
   /// Those of other devices of this process.
   void add_parts(RunOfStep of, Last& last) const override {
-    const auto exchange = run_.exchange_of.find(of.run);
-    if (exchange == run_.exchange_of.end() || run_.works[of.run].node < 0) return;
-    for (const std::optional<std::size_t>& other : run_.exchanges[exchange->second].works) {
-      if (!other) continue;
-      const TracedWork& part = run_.works[*other];
+    const TracedExchange* const exchange = run_.exchange_of(of.run);
+    if (exchange == nullptr || run_.works[of.run].node < 0) return;
+    for (const std::size_t other : exchange->works) {
+      const TracedWork& part = run_.works[other];
       if (run_.ranks[part.rank].file.process != rank_.file.process) continue;
-      last.add({*other}, seconds(part.begin_ns));
+      last.add({other}, seconds(part.begin_ns));
     }
   }
 
@@ -161,8 +160,7 @@ class TraceSpans final : public Spans {
   [[nodiscard]] Part part_of(const TracedWork& work) const {
     const bool is_elsewhere =
         work.rank != index_ ||
-        (!rank_.on_host &&
-         rank_.process_of(work) != rank_.file.rows[rank_.lanes[rank_.main].row].process);
+        (!rank_.on_host && rank_.process_of(work.lane) != rank_.process_of(rank_.main));
     return is_elsewhere && traits_of(work.part).computes ? Part::kOtherDevice : work.part;
   }
 
@@ -225,8 +223,10 @@ class RunSums {
  private:
   void add(std::size_t rank, std::size_t step) {
     const RankStep& of = run_.ranks[rank].steps[step];
-    TracedAccount account{
-        .rank = rank, .number = of.number, .wall_ns = of.wall_end_ns - of.wall_begin_ns};
+    TracedAccount account{.rank = rank,
+                          .step = step,
+                          .number = of.number,
+                          .wall_ns = of.wall_end_ns - of.wall_begin_ns};
     account.hidden_ns = common_ns(communication_[rank], {of.wall_begin_ns, of.wall_end_ns});
     std::map<NamedTime, std::int64_t> unsettled;  // what follows it is not known yet
     const auto settle = [&](std::optional<Part> before) {
@@ -254,17 +254,17 @@ class RunSums {
 
   void add_exposed(std::size_t rank, std::size_t held_by, const HostStretch& stretch,
                    TracedAccount& account) {
-    const auto found = run_.exchange_of.find(held_by);
-    if (found == run_.exchange_of.end()) return;
-    const TracedExchange& exchange = run_.exchanges[found->second];
+    const TracedWork& work = run_.works[held_by];
+    if (!work.exchange) return;
+    const TracedExchange& exchange = run_.exchanges[*work.exchange];
     const std::int64_t waiting_ns =
         exchange.last_begin_ns ? moving_from(run_, held_by, stretch) - stretch.begin_ns : 0;
-    if (const std::optional<std::size_t> bucket = bucket_of_[found->second]) {
+    if (const std::optional<std::size_t> bucket = bucket_of_[*work.exchange]) {
       sums_.buckets[*bucket].exposed_ns += stretch.ns();
       sums_.buckets[*bucket].waiting_ns += waiting_ns;
     }
     if (!exchange.last_begin_ns) return;
-    if (run_.works[held_by].part == Part::kExposedCommunication) account.waiting_ns += waiting_ns;
+    if (work.part == Part::kExposedCommunication) account.waiting_ns += waiting_ns;
     sums_.waited_ns[rank][*exchange.last_rank] += waiting_ns;
   }
 
@@ -275,17 +275,12 @@ class RunSums {
     for (const TracedExchange& exchange : run_.exchanges) {
       bucket_of_.emplace_back();
       if (!numbers_.contains(exchange.step)) continue;
-      const TracedCollective* what = nullptr;
-      for (std::size_t rank = 0; rank < exchange.works.size(); ++rank) {
-        if (!exchange.works[rank]) continue;
-        const auto of = static_cast<std::size_t>(run_.works[*exchange.works[rank]].collective);
-        what = &run_.ranks[rank].file.collectives[of];
-      }
-      const std::string name = what->is_message() ? "message" : what->name;
-      const std::int64_t n = counts[{exchange.step, name, what->bytes}]++;
-      const auto [at, is_new] = rows.try_emplace({name, what->bytes, n}, sums_.buckets.size());
+      const TracedCollective& what = run_.collective_of(run_.works[exchange.works.back()]);
+      const std::string name = what.is_message() ? "message" : what.name;
+      const std::int64_t n = counts[{exchange.step, name, what.bytes}]++;
+      const auto [at, is_new] = rows.try_emplace({name, what.bytes, n}, sums_.buckets.size());
       if (is_new) {
-        sums_.buckets.push_back({.name = name, .bytes = what->bytes, .ranks = what->ranks});
+        sums_.buckets.push_back({.name = name, .bytes = what.bytes, .ranks = what.ranks});
       }
       bucket_of_.back() = at->second;
       add_times(exchange, sums_.buckets[at->second]);
@@ -295,9 +290,8 @@ class RunSums {
   void add_times(const TracedExchange& exchange, BucketAccount& bucket) {
     ++bucket.count;
     std::optional<std::int64_t> moving_ns;
-    for (const std::optional<std::size_t>& i : exchange.works) {
-      if (!i) continue;
-      const TracedWork& work = run_.works[*i];
+    for (const std::size_t i : exchange.works) {
+      const TracedWork& work = run_.works[i];
       ++bucket.works;
       bucket.duration_ns += work.end_ns - work.begin_ns;
       const std::int64_t from_ns = exchange.last_begin_ns.value_or(work.begin_ns);
@@ -315,6 +309,37 @@ class RunSums {
   RunAccount sums_;
   std::vector<std::vector<HostStretch>> communication_;  // by rank
   std::vector<std::optional<std::size_t>> bucket_of_;    // by exchange
+};
+
+/// Tells the work of devices that was launched before the last step's end. What has no launch, on a
+/// stream where others have one, was launched before the profile if it precedes them.
+class LaunchedInSteps {
+ public:
+  explicit LaunchedInSteps(const TracedRank& rank)
+      : end_ns_(rank.steps.back().end_ns - rank.shift_ns) {
+    for (const TraceEvent& event : rank.file.events) {
+      if (event.kind != TraceEvent::Kind::kCall || event.correlation == 0) continue;
+      calls_.insert(event.correlation);
+      if (event.begin_ns <= end_ns_) in_steps_.insert(event.correlation);
+    }
+    for (const TraceEvent& event : rank.file.events) {
+      if (event.is_work() && calls_.contains(event.correlation)) {
+        first_ns_.try_emplace(event.row, event.begin_ns);
+      }
+    }
+  }
+  [[nodiscard]] bool contains(const TraceEvent& event) const {
+    if (in_steps_.empty()) return true;
+    if (calls_.contains(event.correlation)) return in_steps_.contains(event.correlation);
+    const auto first = first_ns_.find(event.row);
+    return event.begin_ns <= end_ns_ &&
+           (first == first_ns_.end() || event.begin_ns > first->second);
+  }
+
+ private:
+  std::int64_t end_ns_;
+  std::set<std::int64_t> calls_, in_steps_;
+  std::map<TraceIndex, std::int64_t> first_ns_;  // of work with a launch
 };
 
 }  // namespace
@@ -335,55 +360,15 @@ double BucketAccount::bus_bytes_per_s() const {
                         : name == "all_gather" || name == "reduce_scatter" || name == "all_to_all"
                             ? (n - 1) / n
                             : 1;
-  return factor * static_cast<double>(bytes) * static_cast<double>(count) /
-         (1e-9 * static_cast<double>(moving_ns));
+  return factor * static_cast<double>(bytes) * static_cast<double>(count) / ns_seconds(moving_ns);
 }
 
 std::int64_t moving_from(const TracedRun& run, std::size_t held_by, const HostStretch& stretch) {
-  const auto found = run.exchange_of.find(held_by);
-  if (found == run.exchange_of.end()) return stretch.begin_ns;
-  return std::clamp(run.exchanges[found->second].last_begin_ns.value_or(stretch.begin_ns),
-                    stretch.begin_ns, stretch.end_ns);
+  const TracedExchange* const exchange = run.exchange_of(held_by);
+  if (exchange == nullptr) return stretch.begin_ns;
+  return std::clamp(exchange->last_begin_ns.value_or(stretch.begin_ns), stretch.begin_ns,
+                    stretch.end_ns);
 }
-
-namespace {
-
-/// Tells the work of devices that was launched before the last step's end. What has no launch, on a
-/// stream where others have one, was launched before the profile if it precedes them.
-class LaunchedInSteps {
- public:
-  explicit LaunchedInSteps(const TracedRank& rank)
-      : end_ns_(rank.steps.back().end_ns - rank.shift_ns) {
-    for (const TraceEvent& event : rank.file.events) {
-      if (event.kind != TraceEvent::Kind::kCall || event.correlation == 0) continue;
-      calls_.insert(event.correlation);
-      if (event.begin_ns <= end_ns_) in_steps_.insert(event.correlation);
-    }
-    for (const TraceEvent& event : rank.file.events) {
-      if (is_of_device(event) && calls_.contains(event.correlation)) {
-        first_ns_.try_emplace(event.row, event.begin_ns);
-      }
-    }
-  }
-  static bool is_of_device(const TraceEvent& event) {
-    using Kind = TraceEvent::Kind;
-    return event.kind == Kind::kCopy || event.kind == Kind::kFill || event.kind == Kind::kKernel;
-  }
-  [[nodiscard]] bool contains(const TraceEvent& event) const {
-    if (in_steps_.empty()) return true;
-    if (calls_.contains(event.correlation)) return in_steps_.contains(event.correlation);
-    const auto first = first_ns_.find(event.row);
-    return event.begin_ns <= end_ns_ &&
-           (first == first_ns_.end() || event.begin_ns > first->second);
-  }
-
- private:
-  std::int64_t end_ns_;
-  std::set<std::int64_t> calls_, in_steps_;
-  std::map<TraceIndex, std::int64_t> first_ns_;  // of work with a launch
-};
-
-}  // namespace
 
 std::vector<DeviceBreakdown> breakdowns_of(const TracedRun& run) {
   std::vector<DeviceBreakdown> breakdowns;
@@ -393,14 +378,14 @@ std::vector<DeviceBreakdown> breakdowns_of(const TracedRun& run) {
     const LaunchedInSteps launched(of);
     std::map<std::string, std::vector<DeviceWork>> devices;
     for (const TraceEvent& event : of.file.events) {
-      if (!LaunchedInSteps::is_of_device(event) || !launched.contains(event)) continue;
+      if (!event.is_work() || !launched.contains(event)) continue;
       const bool is_copy = event.kind != TraceEvent::Kind::kKernel;
       devices[of.file.rows[event.row].process].push_back(
           {.kind = is_copy                 ? DeviceWork::Kind::kCopy
                    : event.collective >= 0 ? DeviceWork::Kind::kCommunication
                                            : DeviceWork::Kind::kCompute,
-           .begin_s = 1e-9 * static_cast<double>(event.begin_ns - origin_ns),
-           .end_s = 1e-9 * static_cast<double>(event.end_ns - origin_ns)});
+           .begin_s = ns_seconds(event.begin_ns - origin_ns),
+           .end_s = ns_seconds(event.end_ns - origin_ns)});
     }
     for (const auto& [device, works] : devices) {
       breakdowns.push_back({rank, device, breakdown_of(works)});

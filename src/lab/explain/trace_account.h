@@ -68,6 +68,7 @@ std::string innermost_name(const TracedRank& rank, const NamedTime& time);
 
 struct TracedAccount {
   std::size_t rank = 0;
+  std::size_t step = 0;     // index into its rank's steps
   std::int64_t number = 0;  // the step's
   std::int64_t wall_ns = 0;
   EnumArray<Part, std::int64_t> part_ns{};  // add up to wall_ns

@@ -17,7 +17,7 @@ constexpr std::size_t kPieceRows = 20;
 
 std::string work_name(const TracedRun& run, const TracedWork& work) {
   const TraceFile& file = run.ranks[work.rank].file;
-  if (work.is_collective()) return file.collectives[static_cast<std::size_t>(work.collective)].name;
+  if (work.is_collective()) return run.collective_of(work).name;
   const std::string &op = file.names[work.op], &kernel = file.names[work.name];
   return op == kernel ? op : fmt::format("{}: {}", op, kernel);
 }
@@ -156,17 +156,16 @@ StepPieces pieces_of(const TracedRun& run, const RunAccount& account) {
   WallSums walls(all);
   for (const TracedAccount& each : account.accounts) {
     const TracedRank& rank = run.ranks[each.rank];
-    const std::size_t step = rank.step_of(each.number);
     for (const auto& [time, ns] : each.named_ns) {
       all.pieces[{time.part, innermost_name(rank, time)}].seconds += ns_seconds(ns);
     }
-    visit_stretches(run, each.rank, step, [&](const CauseSpan& stretch) {
+    visit_stretches(run, each.rank, each.step, [&](const CauseSpan& stretch) {
       if (has_names(stretch)) return;
       const std::string name =
           stretch.held_by ? work_name(run, run.works[stretch.held_by->run]) : std::string();
       all.pieces[{stretch.part, name}].seconds += stretch.seconds();
     });
-    for (const std::size_t i : rank.works_of_step[step]) {
+    for (const std::size_t i : rank.works_of_step[each.step]) {
       const TracedWork& work = run.works[i];
       const bool counts = work.lane == rank.main && !work.continues;
       if (counts) ++all.pieces[{work.part, work_name(run, work)}].calls;

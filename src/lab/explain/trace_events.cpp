@@ -304,12 +304,6 @@ bool names_collective(std::string_view name) {
          name.find("ncclDevKernel") != std::string_view::npos;
 }
 
-/// Whether an op is no part of a forward pass, though autograd takes note of it.
-bool only_reads(std::string_view op) {
-  return op == "aten::item" || op == "aten::_local_scalar_dense" || op == "aten::is_nonzero" ||
-         op == "aten::detach";
-}
-
 /// Whether it is a function of the user's program, which has a name: "train.py(12): augment".
 bool is_of_user(std::string_view function) {
   constexpr std::string_view kLibraries[] = {"torch/",      "numpy/",       "multiprocessing/",
@@ -385,6 +379,8 @@ class TraceCollector {
     event.begin_ns = trace_ns(ts);
     event.end_ns = event.begin_ns + trace_ns(duration);
     event.correlation = integer_or(args, "correlation", 0);
+    event.is_step = name.starts_with("ProfilerStep#") && event.is_on_host();
+    event.is_update = name.starts_with("Optimizer.step#") && event.is_on_host();
     add_details(event, name, args);
     (is_function ? file_.functions : file_.events).push_back(event);
   }
@@ -395,7 +391,8 @@ class TraceCollector {
       case Kind::kOp:
         event.is_backward = integer_or(args, "Fwd thread id", 0) > 0 ||
                             name.starts_with("autograd::engine::evaluate_function");
-        event.is_recorded = integer_or(args, "Sequence number", -1) >= 0 && !only_reads(name);
+        event.correlation = integer_or(args, "Sequence number", -1);
+        event.is_recorded = event.correlation >= 0 && !only_reads(name);
         if (name == "aten::linear" || name == "aten::addmm") event.details = add_linear(name, args);
         if (name == "c10d::send" || name == "c10d::recv_") event.details = peer_of(args);
         if (name == "torch::autograd::AccumulateGrad") {
@@ -403,7 +400,7 @@ class TraceCollector {
         }
         return;
       case Kind::kAnnotation:
-        if (name.starts_with("ProfilerStep#") && args.contains("clock start")) {
+        if (event.is_step && args.contains("clock start")) {
           event.details = add_step(args);
         } else if (name.starts_with("gloo:") || name.starts_with("mpi:") ||
                    name.starts_with("nccl:")) {
@@ -606,6 +603,16 @@ void leave_out_far_events(TraceFile& file) {
 
 }  // namespace
 
+bool only_reads(std::string_view op) {
+  return op == "aten::item" || op == "aten::_local_scalar_dense" || op == "aten::is_nonzero" ||
+         op == "aten::detach";
+}
+
+bool has_within(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event) {
+  const auto after = std::ranges::upper_bound(moments_ns, event.begin_ns);
+  return after != moments_ns.end() && *after < event.end_ns;
+}
+
 void refuse_trace(const std::filesystem::path& path, std::string why, const char* remedy) {
   fail(ExitCode::kBadData,
        {.what = "trace", .value = path.string(), .why = std::move(why), .remedy = remedy});
@@ -653,12 +660,8 @@ TraceFile read_trace_file(const TraceSource& source) {
       read_trace_json(source, kTraceRemedy, [&](EventJson& event) { collector.add(event); }), file);
   if (file.events.empty())
     refuse_trace(file.path, "has no event of a program's work", kTraceRemedy);
-  for (const TraceEvent& event : file.events) {
-    if (event.kind != TraceEvent::Kind::kOp && event.kind != TraceEvent::Kind::kAnnotation)
-      continue;
-    file.process = file.rows[event.row].process;
-    break;
-  }
+  const auto on_host = std::ranges::find_if(file.events, &TraceEvent::is_on_host);
+  if (on_host != file.events.end()) file.process = file.rows[on_host->row].process;
   for (auto* const events : {&file.events, &file.functions}) {
     std::ranges::stable_sort(*events, [](const TraceEvent& a, const TraceEvent& b) {
       return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
@@ -666,6 +669,11 @@ TraceFile read_trace_file(const TraceSource& source) {
   }
   std::ranges::sort(file.gradients, {}, &TraceFile::Gradient::begin_ns);
   leave_out_far_events(file);
+  for (const TraceEvent& event : file.events) {
+    if (event.is_step) file.steps_ns.push_back(event.begin_ns);
+    if (event.is_update) file.updates_ns.push_back(event.begin_ns);
+    if (event.is_backward) file.backward_ns.push_back(event.begin_ns);
+  }
   return file;
 }
 

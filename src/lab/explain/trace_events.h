@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,8 @@ struct TraceEvent {
   Kind kind = Kind::kOp;
   bool is_backward = false;  // op: belongs to an earlier op of the forward pass
   bool is_recorded = false;  // op: autograd may differentiate it
+  bool is_step = false;      // annotation: a ProfilerStep
+  bool is_update = false;    // on the host: an optimizer's
   TraceIndex name = 0;
   TraceIndex row = 0;            // its thread, or its stream
   std::int32_t details = -1;     // index into the file's nodes, steps, waits or linears, by kind;
@@ -65,7 +68,14 @@ struct TraceEvent {
   std::int32_t collective = -1;  // index into the file's collectives
   std::int64_t begin_ns = 0;     // since 1970, or what the file counts from
   std::int64_t end_ns = 0;
-  std::int64_t correlation = 0;  // of a call and the work that it queued
+  std::int64_t correlation = 0;  // of a call and the work that it queued; of an op and backward of
+                                 // it, ascending (-1: not told)
+
+  [[nodiscard]] bool is_work() const {
+    return kind == Kind::kKernel || kind == Kind::kCopy || kind == Kind::kFill;
+  }
+  /// Whether it is an op or an annotation.
+  [[nodiscard]] bool is_on_host() const { return kind == Kind::kOp || kind == Kind::kAnnotation; }
 };
 
 /// A collective's arguments.
@@ -126,7 +136,9 @@ struct TraceFile {
   std::vector<TracedRow> rows{};
   std::vector<TraceEvent> events{};     // by begin; of those, the longest first
   std::vector<TraceEvent> functions{};  // likewise; only those of the user's program
-  bool has_stacks = false;              // Python's functions were recorded
+  /// When a ProfilerStep, the update of an optimizer and an op of backward began, ascending.
+  std::vector<std::int64_t> steps_ns{}, updates_ns{}, backward_ns{};
+  bool has_stacks = false;  // Python's functions were recorded
   std::vector<TracedCollective> collectives{};
   std::vector<TracedNode> nodes{};
   std::vector<TracedStep> steps{};
@@ -154,6 +166,12 @@ struct TraceFile {
   std::int64_t left_out = 0;          // events without a time or a duration that can be meant
   std::int64_t far_apart = 0;         // events a day or more from all others, left out too
 };
+
+/// Whether an op is no part of a forward pass, though autograd takes note of it.
+bool only_reads(std::string_view op);
+
+/// Whether one of these moments, which are ascending, is within an event.
+bool has_within(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event);
 
 /// Reads a trace. Throws Error(kBadData) if it is none, or has no event with a duration.
 TraceFile read_trace_file(const TraceSource& source);

@@ -86,7 +86,7 @@ std::vector<RemovableCause> causes_of(const TracedRun& run, const RunAccount& ac
   if (all.part_ns[Part::kOtherStages] >= least_ns) {
     causes.push_back({kBubble, Part::kOtherStages, "the bubble of the pipeline"});
   }
-  if (all.part_ns[Part::kExposedCommunication] - all.waiting_ns >= least_ns) {
+  if (all.moving_ns() >= least_ns) {
     causes.push_back({kTransfers, Part::kExposedCommunication, std::string(kMovingBytes)});
   }
   return causes;
@@ -194,9 +194,8 @@ class Replay {
                                             const std::vector<std::vector<Gained>>& gained,
                                             std::size_t number) const {
     std::int64_t last_ns = std::numeric_limits<std::int64_t>::min();
-    for (const std::optional<std::size_t>& i : each.exchange->works) {
-      if (!i) continue;
-      const TracedWork& work = run_.works[*i];
+    for (const std::size_t i : each.exchange->works) {
+      const TracedWork& work = run_.works[i];
       last_ns = std::max(last_ns, work.begin_ns - gained_at(gained[work.rank], work.begin_ns));
     }
     std::int64_t moved_ns = each.times.end_ns - *each.exchange->last_begin_ns;
@@ -209,10 +208,10 @@ class Replay {
 
   void add(const TracedAccount& account) {
     const TracedRank& rank = run_.ranks[account.rank];
-    const std::size_t step = rank.step_of(account.number);
     std::unordered_map<std::size_t, std::vector<std::size_t>> named;  // causes, by path
-    visit_stretches(run_, account.rank, step, [&](const CauseSpan& stretch) {
-      FixableStretch found{.rank = account.rank, .times = times_of(rank.steps[step], stretch)};
+    visit_stretches(run_, account.rank, account.step, [&](const CauseSpan& stretch) {
+      FixableStretch found{.rank = account.rank,
+                           .times = times_of(rank.steps[account.step], stretch)};
       found.is_late_host =
           has_names(stretch) && (stretch.part == Part::kHost || stretch.part == Part::kOptimizer);
       CauseTimes& named_ns = has_names(stretch) ? found.seen_ns : found.unseen_ns;
@@ -222,10 +221,8 @@ class Replay {
         for (const std::size_t i : at->second) named_ns.at(i) += piece.ns();
       });
       if (stretch.held_by && is_exchange(stretch.part)) {
-        const auto exchange = run_.exchange_of.find(stretch.held_by->run);
-        const bool is_told =
-            exchange != run_.exchange_of.end() && run_.exchanges[exchange->second].last_begin_ns;
-        if (is_told) found.exchange = &run_.exchanges[exchange->second];
+        const TracedExchange* const exchange = run_.exchange_of(stretch.held_by->run);
+        if (exchange != nullptr && exchange->last_begin_ns) found.exchange = exchange;
       }
       add_part(stretch.part, found);
       const bool is_fixed = found.seen_ns != CauseTimes{} || found.unseen_ns != CauseTimes{};

@@ -23,14 +23,6 @@ class ScopeReader {
  public:
   ScopeReader(const TraceFile& file, const std::set<TraceIndex>& rows, bool on_device)
       : file_(file), on_device_(on_device) {
-    using Kind = TraceEvent::Kind;
-    for (const TraceEvent& event : file.events) {
-      if (event.is_backward) backward_ns_.push_back(event.begin_ns);
-      if (event.kind != Kind::kAnnotation) continue;
-      const std::string_view name = file.names[event.name];
-      if (name.starts_with("ProfilerStep#")) steps_ns_.push_back(event.begin_ns);
-      if (name.starts_with("Optimizer.step#")) updates_ns_.push_back(event.begin_ns);
-    }
     for (const TraceEvent& event : file.events) {
       if (rows.contains(event.row)) read(event);
     }
@@ -57,8 +49,7 @@ class ScopeReader {
     const std::string& name = file_.names[event.name];
     Thread& thread = threads_[event.row];
     if (event.begin_ns < thread.compiles_until_ns) return;
-    const bool is_on_host = event.kind == Kind::kOp || event.kind == Kind::kAnnotation;
-    if (is_on_host && is_compilation(name)) {
+    if (event.is_on_host() && is_compilation(name)) {
       thread.compiles_until_ns = event.end_ns;
       return add(event, std::string(kCompilation));
     }
@@ -78,10 +69,9 @@ class ScopeReader {
 
   /// Whether it is a step, or goes on beyond the begin of one.
   [[nodiscard]] bool is_step(const TraceEvent& event) const {
-    const std::string_view name = file_.names[event.name];
-    const bool updates = name.starts_with("Optimizer.step#") || has_within(updates_ns_, event);
-    return name.starts_with("ProfilerStep#") || has_within(steps_ns_, event) ||
-           (updates && has_within(backward_ns_, event));
+    const bool updates = event.is_update || has_within(file_.updates_ns, event);
+    return event.is_step || has_within(file_.steps_ns, event) ||
+           (updates && has_within(file_.backward_ns, event));
   }
 
   void add(const TraceEvent& event, const std::string& name) {
@@ -93,7 +83,6 @@ class ScopeReader {
 
   const TraceFile& file_;
   bool on_device_;
-  std::vector<std::int64_t> steps_ns_, updates_ns_, backward_ns_;  // begins, ascending
   std::unordered_map<TraceIndex, Thread> threads_;
   std::vector<Scope> scopes_;  // by begin; of those, the longest first
   std::vector<std::string> names_;
@@ -106,11 +95,6 @@ bool is_wrapper(std::string_view op) {
   return op.starts_with("autograd::engine::") ||
          (op.find("::") == std::string_view::npos && !op.starts_with("CompiledFunction") &&
           !op.starts_with("Torch-Compiled Region"));
-}
-
-bool has_within(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event) {
-  const auto after = std::ranges::upper_bound(moments_ns, event.begin_ns);
-  return after != moments_ns.end() && *after < event.end_ns;
 }
 
 TracedNames::TracedNames(const TraceFile& file, const std::set<TraceIndex>& rows, bool on_device) {

@@ -60,9 +60,6 @@ constexpr bool is_compilation(std::string_view name) {
 /// The name under which that stands.
 constexpr std::string_view kCompilation = "torch.compile";
 
-/// Whether one of these moments, which are in order, is within an event.
-bool has_within(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event);
-
 /// The names that cover moments of the host.
 class TracedNames {
  public:

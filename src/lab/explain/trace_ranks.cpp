@@ -224,12 +224,38 @@ FindingTable bucket_forecasts(const std::vector<BucketForecast>& buckets) {
   return table;
 }
 
+/// Until when the gradients of each bucket are ready, and its all-reduce.
+Plot forecast_plot(const std::vector<BucketForecast>& buckets) {
+  Plot plot{.title = "The median step (simulated)",
+            .x_label = "ms since the step began",
+            .is_timeline = true,
+            .categories = {"gradients", "all-reduce"},
+            .series = {{.name = "until a bucket is ready"}, {.name = "all-reduce"}}};
+  double from_s = 0;
+  for (const BucketForecast& each : buckets) {
+    const std::string note =
+        fmt::format("bucket {}, {}", &each - buckets.data(), human_bytes(each.bytes));
+    plot.series[0].spans.push_back({0, 1e3 * from_s, 1e3 * each.ready_s, note});
+    plot.series[1].spans.push_back({1, 1e3 * each.begin_s, 1e3 * each.end_s, note});
+    from_s = each.ready_s;
+  }
+  return plot;
+}
+
 std::map<std::string, double> figures_of(const BucketForecast& bucket) {
   return {{"gradients", static_cast<double>(bucket.gradients)},
           {"bytes", static_cast<double>(bucket.bytes)},
           {"ready_s", bucket.ready_s},
           {"begin_s", bucket.begin_s},
           {"end_s", bucket.end_s}};
+}
+
+/// How to learn whether DDP takes as long.
+std::string verifying_text_of(const TracedRun& run, int ranks) {
+  return fmt::format(
+      "To verify: profile it under DDP (torchrun --nproc-per-node {}), a trace for each rank in a "
+      "folder, and run mlp_lab explain --scaling {} FOLDER --problem weak.",
+      ranks, on_one_line(run.ranks.front().file.path.string()));
 }
 
 }  // namespace
@@ -256,7 +282,8 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
   const BucketForecast& last = shown.buckets.back();
   ExplainAnswer answer{.title = "DDP on more devices, from the trace of one",
                        .name = "ranks",
-                       .findings = {.tables = {bucket_forecasts(shown.buckets)}}};
+                       .findings = {.tables = {bucket_forecasts(shown.buckets)},
+                                    .plots = {forecast_plot(shown.buckets)}}};
   answer.findings.timed = {
       fmt::format(
           "Simulated: DDP on {} of {} takes {} to {} a step where the trace's program takes "
@@ -273,7 +300,8 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
           "from the trace's {}, with exchanges {} longer than the card's, as far as such "
           "were off{}.",
           ranks, counted(std::ssize(steps), "step"), percent_text(error),
-          card.on_gpu ? "" : ", and from exchanges that mostly wait to such that need a core")};
+          card.on_gpu ? "" : ", and from exchanges that mostly wait to such that need a core"),
+      verifying_text_of(run, ranks)};
   if (micro_batches > 1) {
     answer.findings.untimed.emplace_back(
         fmt::format("A step has {}; the gradients of the last one are reduced, as with no_sync().",

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.h"
+
 namespace barestep {
 namespace {
 
@@ -16,10 +18,6 @@ constexpr double kSameWork = 0.05;   // ranks differ as much where a batch is no
 constexpr ScalingFactor kSingleFactors[] = {ScalingFactor::kLoadBalance,
                                             ScalingFactor::kSerialization, ScalingFactor::kTransfer,
                                             ScalingFactor::kComputation};
-
-double exposed_moving_s(const RankSum& sum) {
-  return sum.step_s(sum.part_ns[Part::kExposedCommunication] - sum.waiting_ns);
-}
 
 /// Adds a rank's linear layers of a forward pass.
 void add_layers(const TracedRank& rank, ScalingRun& run) {
@@ -61,7 +59,8 @@ std::string moving_text(const RunAccount& account) {
     return of.name == "message" ? 0 : of.exposed_ns - of.waiting_ns;
   };
   const auto most = std::ranges::max_element(account.buckets, {}, moving_ns);
-  std::string text = "moving bytes, " + time_text(exposed_moving_s(rank_sum(account)));
+  const RankSum all = rank_sum(account);
+  std::string text = "moving bytes, " + time_text(all.step_s(all.moving_ns()));
   if (most == account.buckets.end()) return text;
   return text + fmt::format(", most in {}: {}", most->text(),
                             time_text(ns_seconds(moving_ns(*most)) /
@@ -295,7 +294,8 @@ ScalingRun scaling_run_of(std::filesystem::path path, const TracedRun& run) {
       "rank {} spends {} more than the others on {}{}", run.ranks[longest].rank,
       time_text(excess_s), traits_of(part).words, cause_text(run, account, longest, part));
   all.causes[kSerialization] = waits_text(run, account, last);
-  all.causes[kTransfer] = 2 * exposed_moving_s(rank_sum(account)) < all.step_s - all.ideal_s
+  const RankSum sum = rank_sum(account);
+  all.causes[kTransfer] = 2 * sum.step_s(sum.moving_ns()) < all.step_s - all.ideal_s
                               ? fmt::format("messages, {} in a step until they arrive",
                                             time_text(all.step_s - all.ideal_s))
                               : moving_text(account);
@@ -313,6 +313,12 @@ ExplainAnswer scaling_answer(std::vector<ScalingRun> runs, std::optional<Scaling
                        .findings = {.timed = scaling_sentences(runs, problem),
                                     .tables = scaling_tables(runs),
                                     .plots = {scaling_plot(runs)}}};
+  const auto path = [](const ScalingRun& run) { return on_one_line(run.path.string()); };
+  answer.findings.timed.emplace_back(fmt::format(
+      "To see what {} do: mlp_lab explain {}. To verify a change, profile it on as many: mlp_lab "
+      "explain --scaling {} NEW_TRACES{}.",
+      counted(runs.back().ranks, "rank"), path(runs.back()), path(runs.front()),
+      stated ? fmt::format(" --problem {}", name_of(problem)) : ""));
   answer.findings.untimed.emplace_back(
       "Computation is what no exchange with other ranks holds: the host, waits for data and idle "
       "gaps count as such. Times are means over the steps of one run of each number of ranks.");

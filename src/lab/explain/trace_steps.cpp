@@ -19,51 +19,28 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kStepName = "ProfilerStep#";
-
-bool is_work(const TraceEvent& event) {
-  return event.kind == TraceEvent::Kind::kKernel || event.kind == TraceEvent::Kind::kCopy ||
-         event.kind == TraceEvent::Kind::kFill;
-}
-
-bool is_on_host(const TraceEvent& event) {
-  return event.kind == TraceEvent::Kind::kOp || event.kind == TraceEvent::Kind::kAnnotation;
-}
-
+/// Of "ProfilerStep#12".
 std::int64_t number_of_step(std::string_view name, std::size_t otherwise) {
   std::int64_t number = 0;
-  const std::string_view digits = name.substr(kStepName.size());
+  const std::string_view digits = name.substr(name.find('#') + 1);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   return error == std::errc() ? number : static_cast<std::int64_t>(otherwise);
 }
 
 bool is_loss(std::string_view op) {
-  constexpr std::string_view kLosses[] = {"aten::mse_loss",
-                                          "aten::l1_loss",
-                                          "aten::huber_loss",
-                                          "aten::smooth_l1_loss",
-                                          "aten::nll_loss",
-                                          "aten::cross_entropy_loss",
-                                          "aten::nll_loss_nd",
-                                          "aten::binary_cross_entropy",
-                                          "aten::binary_cross_entropy_with_logits"};
-  return std::ranges::find(kLosses, op) != std::end(kLosses);
+  return op.starts_with("aten::") && !op.ends_with("_backward") &&
+         (op.find("_loss") != op.npos || op.find("binary_cross_entropy") != op.npos);
 }
 
-/// An annotation by PyTorch around a collective's launch. Those of gloo and MPI are the collective.
-bool is_launch_of_collective(const TraceEvent& event, std::string_view name) {
-  return event.kind == TraceEvent::Kind::kAnnotation && event.collective >= 0 &&
-         name.starts_with("nccl:");
+/// Whether an average of parameters that follows an update has such an op.
+bool may_average(std::string_view op) {
+  return op.starts_with("aten::_foreach_") || op == "aten::mul" ||
+         (op.starts_with("aten::") && op.ends_with('_'));
 }
 
-/// An op that only waits for a collective.
-bool is_wait(std::string_view op) {
-  return op.find("::wait_tensor") != std::string_view::npos;
-}
-
-/// As averages of the parameters do.
-bool changes_tensors(std::string_view op) {
-  return op.ends_with('_') || op.find("_foreach_") != op.npos;
+/// Whether what autograd does not record can be nothing else.
+bool averages(std::string_view op) {
+  return op == "aten::lerp_" || (op.starts_with("aten::_foreach_") && op.ends_with('_'));
 }
 
 bool is_loader(std::string_view name) {
@@ -99,21 +76,16 @@ class HostPlace {
   /// in which backward runs.
   void enter(const TraceEvent& event, std::string_view name, bool has_closure) {
     leave_until(event.begin_ns);
-    open_.push_back({.end_ns = event.end_ns,
-                     .name = event.name,
-                     .collective = event.collective,
+    open_.push_back({.event = &event,
                      .is_op = event.kind == TraceEvent::Kind::kOp,
-                     .is_recorded = event.is_recorded,
                      .is_optimizer = name.starts_with("Optimizer."),
                      .has_closure = has_closure,
-                     .is_in_place = changes_tensors(name),
-                     .is_backward = event.is_backward,
                      .is_loss = is_loss(name),
                      .is_loader = is_loader(name),
                      .is_compilation = is_compilation(name)});
   }
   void leave_until(std::int64_t now_ns) {
-    while (!open_.empty() && open_.back().end_ns <= now_ns) open_.pop_back();
+    while (!open_.empty() && open_.back().event->end_ns <= now_ns) open_.pop_back();
   }
   [[nodiscard]] bool is_in_op() const { return std::ranges::any_of(open_, &Open::is_op); }
   [[nodiscard]] bool is_compiling() const {
@@ -121,15 +93,16 @@ class HostPlace {
   }
   [[nodiscard]] std::optional<TraceIndex> op() const {
     for (auto each = open_.rbegin(); each != open_.rend(); ++each) {
-      if (each->is_op) return each->name;
+      if (each->is_op) return each->event->name;
     }
     return std::nullopt;
   }
   /// The collective that is being launched, an index; -1 if none is.
   [[nodiscard]] std::int32_t collective() const {
-    const auto found =
-        std::ranges::find_if(open_, [](const Open& each) { return each.collective >= 0; });
-    return found == open_.end() ? -1 : found->collective;
+    for (const Open& each : open_) {
+      if (each.event->collective >= 0) return each.event->collective;
+    }
+    return -1;
   }
   /// The innermost of them decides between the optimizer and backward, either of which may call the
   /// other. What autograd records within the optimizer is the forward pass of a closure.
@@ -138,32 +111,25 @@ class HostPlace {
     const Part forward = std::ranges::any_of(open_, &Open::is_loss) ? Part::kLoss : Part::kForward;
     bool is_recorded = false;
     for (auto each = open_.rbegin(); each != open_.rend(); ++each) {
-      if (each->is_backward) return Part::kBackward;
+      if (each->event->is_backward) return Part::kBackward;
       if (each->is_optimizer) {
         return each->has_closure && is_recorded ? forward : Part::kOptimizer;
       }
-      is_recorded |= each->is_recorded;
+      is_recorded |= each->event->is_recorded;
     }
     return forward;
   }
   /// Whether it does what autograd does not record: clipping behind backward, for example.
   [[nodiscard]] bool is_unrecorded() const {
-    return is_in_op() && std::ranges::none_of(open_, &Open::is_recorded);
-  }
-  /// Whether it changes tensors: an average of parameters, for example.
-  [[nodiscard]] bool is_in_place() const {
-    const auto op = std::ranges::find_if(open_, &Open::is_op);
-    return op != open_.end() && op->is_in_place;
+    return is_in_op() &&
+           std::ranges::none_of(open_, [](const Open& each) { return each.event->is_recorded; });
   }
 
  private:
   struct Open {
-    std::int64_t end_ns = 0;
-    TraceIndex name = 0;
-    std::int32_t collective = -1;
-    bool is_op = false, is_recorded = false, is_optimizer = false, has_closure = false,
-         is_in_place = false, is_backward = false, is_loss = false, is_loader = false,
-         is_compilation = false;
+    const TraceEvent* event = nullptr;
+    bool is_op = false, is_optimizer = false, has_closure = false, is_loss = false,
+         is_loader = false, is_compilation = false;
   };
   std::vector<Open> open_;
 };
@@ -187,6 +153,8 @@ struct OutermostOp {
 struct TracedThread {
   HostPlace place{};
   bool runs_backward = false;
+  bool follows_update = false;             // it has only changed parameters since
+  bool averages = false;                   // its newest outermost op does, unless it is recorded
   std::optional<std::size_t> outermost{};  // its newest, an index
   std::optional<HostStretch> busy{};       // its newest op that is no wrapper, or the rest of it
   const TraceEvent* poster = nullptr;      // its newest op that posts a message
@@ -200,11 +168,7 @@ class RankReader {
 
   void read() {
     const bool has_nodes = rank_.file.is_ours && !rank_.file.nodes.empty() && !file().steps.empty();
-    rank_.on_host = std::ranges::none_of(file().events, is_work);
-    for (const TraceEvent& event : file().events) {
-      if (event.is_backward) backward_ns_.push_back(event.begin_ns);
-      if (is_update(event)) updates_ns_.push_back(event.begin_ns);
-    }
+    rank_.on_host = std::ranges::none_of(file().events, &TraceEvent::is_work);
     read_steps(has_nodes);
     read_host();
     if (has_nodes) {
@@ -229,7 +193,7 @@ class RankReader {
   void read_steps(bool has_nodes) {
     std::set<TraceIndex> seen;
     for (const TraceEvent& event : file().events) {
-      if (!is_on_host(event) || !name_of_event(event).starts_with(kStepName)) continue;
+      if (!event.is_step) continue;
       if ((has_nodes && event.details < 0) || !seen.insert(event.name).second) continue;
       step_row_ = event.row;
       rank_.steps.push_back({.number = number_of_step(name_of_event(event), rank_.steps.size()),
@@ -241,10 +205,8 @@ class RankReader {
     if (rank_.steps.empty()) read_steps_of_optimizer();
     if (!rank_.steps.empty()) return;
     rank_.is_whole = true;
-    RankStep whole{.begin_ns = file().events.front().begin_ns};
-    for (const TraceEvent& event : file().events)
-      whole.end_ns = std::max(whole.end_ns, event.end_ns);
-    rank_.steps.push_back(whole);
+    const auto last = std::ranges::max_element(file().events, {}, &TraceEvent::end_ns);
+    rank_.steps.push_back({.begin_ns = file().events.front().begin_ns, .end_ns = last->end_ns});
   }
 
   /// An update of an optimizer, or several without backward between them.
@@ -262,9 +224,9 @@ class RankReader {
       if (is_inside) {
         const bool is_own = event.kind == TraceEvent::Kind::kOp && event.row == all.back().row;
         if (is_own || event.is_backward) all.back().work.push_back(event.name);
-      } else if (is_update(event)) {
-        const bool follows = !all.empty() && backward.empty() && !backward_ns_.empty() &&
-                             !has_within(backward_ns_, event);
+      } else if (event.is_update) {
+        const bool follows = !all.empty() && backward.empty() && !file().backward_ns.empty() &&
+                             !has_within(file().backward_ns, event);
         if (!follows) all.push_back({event.name, event.row, event.end_ns, std::move(backward)});
         backward.clear();
         all.back().end_ns = event.end_ns;
@@ -332,7 +294,7 @@ class RankReader {
       const std::string_view name = name_of_event(event);
       TracedThread& thread = threads[event.row];
       HostPlace& place = thread.place;
-      if (is_on_host(event)) {
+      if (event.is_on_host()) {
         place.leave_until(event.begin_ns);
         set_peer(event, thread);
         if (is_posted(event, thread)) {
@@ -340,9 +302,11 @@ class RankReader {
           continue;
         }
         const bool is_outermost = rank_.on_host && read_op(event, thread);
-        const bool has_backward = has_within(backward_ns_, event);
+        const bool has_backward = has_within(file().backward_ns, event);
+        look_for_average(event, name, thread);
         place.enter(event, name, has_backward);
         const Part part = place.part();
+        thread.follows_update |= part == Part::kOptimizer;
         if (part == Part::kBackward) is_after_backward = thread.runs_backward = true;
         const bool is_forward = part == Part::kForward && event.is_recorded;
         if (part == Part::kOptimizer || is_forward) is_after_backward = false;
@@ -367,6 +331,14 @@ class RankReader {
     rank_.updating = united(std::move(rank_.updating));
   }
 
+  /// Averages of parameters follow an update: then all that changes tensors is one.
+  static void look_for_average(const TraceEvent& event, std::string_view name,
+                               TracedThread& thread) {
+    if (event.kind != TraceEvent::Kind::kOp || thread.place.is_in_op()) return;
+    thread.averages = averages(name) || (thread.follows_update && may_average(name));
+    thread.follows_update &= may_average(name) || only_reads(name);
+  }
+
   /// Finds until when each step trains, and what evaluates.
   void find_training() {
     trains_until_ns_.resize(rank_.steps.size());
@@ -374,7 +346,7 @@ class RankReader {
     for (const TraceEvent& event : file().events) {
       if (event.is_backward) threads.clear();
       Untrained& thread = threads[event.row];
-      if (!event.is_backward && !event.is_recorded && !is_update(event)) {
+      if (!event.is_backward && !event.is_recorded && !event.is_update) {
         look_for_evaluation(event, thread);
         continue;
       }
@@ -398,28 +370,25 @@ class RankReader {
     if (event.kind == TraceEvent::Kind::kAnnotation) find_named_evaluation(event);
     if (event.kind != TraceEvent::Kind::kOp || event.begin_ns < thread.trained_ns) return;
     const std::string_view name = name_of_event(event);
-    if (!thread.from_ns && !changes_tensors(name)) thread.from_ns = event.begin_ns;
+    if (!thread.from_ns && !may_average(name)) thread.from_ns = event.begin_ns;
     if (is_loss(name)) evaluating_.push_back({*thread.from_ns, event.end_ns});
   }
 
   void find_named_evaluation(const TraceEvent& event) {
-    const bool trains = has_within(backward_ns_, event) || has_within(updates_ns_, event);
+    const bool trains =
+        has_within(file().backward_ns, event) || has_within(file().updates_ns, event);
     if (!trains && names_evaluation(name_of_event(event))) {
       evaluating_.push_back({event.begin_ns, event.end_ns});
     }
   }
 
-  [[nodiscard]] bool is_update(const TraceEvent& event) const {
-    return is_on_host(event) && name_of_event(event).starts_with("Optimizer.step#");
-  }
-
-  /// The part of what autograd does not record in the forward pass: after the last update of a
-  /// step, an average of the parameters, or an evaluation.
+  /// The part of what autograd does not record in the forward pass: an average of the parameters,
+  /// or, after the last update of a step, an evaluation.
   [[nodiscard]] Part untrained_part(const TracedThread& thread, const TraceEvent& event) const {
+    if (thread.averages) return Part::kOptimizer;
     const std::optional<std::size_t> step = step_at(event.begin_ns);
-    if (!step || event.begin_ns < trains_until_ns_[*step]) return thread.place.part();
-    const bool trains = trains_until_ns_[*step] > 0;
-    return trains && thread.place.is_in_place() ? Part::kOptimizer : Part::kEvaluation;
+    const bool trains = !step || event.begin_ns < trains_until_ns_[*step];
+    return trains ? thread.place.part() : Part::kEvaluation;
   }
 
   /// A call of the runtime, which may queue work or wait for it.
@@ -445,7 +414,7 @@ class RankReader {
                        thread.place.collective() < 0;  // its copies are no work of their own
     if (!is_op && !is_exchange && !compiles) return false;
     const bool is_outermost = is_op && !compiles && !thread.place.is_in_op();
-    const bool waits = is_exchange || compiles || is_wait(name);
+    const bool waits = is_exchange || compiles || name.find("::wait_tensor") != name.npos;
     if (waits || !thread.busy || event.begin_ns >= thread.busy->end_ns) {
       end_busy(thread, event.begin_ns);
       if (thread.busy && waits) thread.busy->begin_ns = event.end_ns;
@@ -472,10 +441,11 @@ class RankReader {
     if (thread.busy->end_ns <= now_ns) thread.busy.reset();
   }
 
-  /// A collective on a thread of the host, as gloo's and MPI's are.
+  /// A collective on a thread of the host, as gloo's and MPI's are. PyTorch's annotations of NCCL
+  /// are around a launch.
   [[nodiscard]] bool is_on_thread(const TraceEvent& event) const {
-    return event.collective >= 0 && is_on_host(event) &&
-           !is_launch_of_collective(event, name_of_event(event));
+    return event.collective >= 0 && event.is_on_host() &&
+           !name_of_event(event).starts_with("nccl:");
   }
 
   [[nodiscard]] const TracedCollective& collective_of(std::int32_t index) const {
@@ -545,11 +515,6 @@ class RankReader {
     add(begin_ns, op.event->end_ns);
   }
 
-  /// In older traces, kernels of NCCL do not tell their sizes.
-  [[nodiscard]] bool is_sized(std::int32_t collective) const {
-    return collective_of(collective).bytes > 0;
-  }
-
   std::size_t lane_of(TraceIndex row) {
     const auto [at, is_new] = lane_of_row_.try_emplace(row, rank_.lanes.size());
     if (is_new) rank_.lanes.push_back({.row = row});
@@ -599,7 +564,7 @@ class RankReader {
       step_of[rank_.traced_steps[i].step] = i;
     std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::size_t> found;
     for (const TraceEvent& event : file().events) {
-      if (!is_work(event) || event.details < 0) continue;
+      if (!event.is_work() || event.details < 0) continue;
       const TracedNode& node = file().nodes[static_cast<std::size_t>(event.details)];
       const auto step = step_of.find(node.step);
       if (step == step_of.end()) continue;
@@ -656,7 +621,7 @@ class RankReader {
   void read_works() {
     rank_.launches = std::ssize(lost_);
     for (const TraceEvent& event : file().events) {
-      if (!is_work(event) && !is_on_thread(event)) continue;
+      if (!event.is_work() && !is_on_thread(event)) continue;
       lost_.erase(event.correlation);
       TracedWork& work = add_work(event);
       std::int64_t at_ns = event.begin_ns;
@@ -666,7 +631,9 @@ class RankReader {
         work.queued_ns = std::min(launch->end_ns, event.begin_ns);
         if (!work.is_collective()) work.part = launch->part;
         work.op = launch->op.value_or(event.name);
-        if (work.is_collective() && launch->collective >= 0 && !is_sized(work.collective)) {
+        // In older traces, kernels of NCCL do not tell their sizes.
+        const bool is_told = !work.is_collective() || collective_of(work.collective).bytes > 0;
+        if (!is_told && launch->collective >= 0) {
           work.collective = launch->collective;
           set_part_of_exchange(work);
         }
@@ -743,7 +710,8 @@ class RankReader {
       for (const std::size_t i : lane.works) {
         TracedWork& work = run_.works[i];
         // Steps of ours that do not follow each other do not wait for each other.
-        const bool follows = before && (!has_nodes || follows_step(run_.works[*before], work));
+        const bool follows =
+            before && (!has_nodes || step_of_ours(work) - step_of_ours(run_.works[*before]) <= 1);
         if (follows) work.previous = before;
         if (follows && !has_nodes && !rank_.on_host) cut_at(run_.works[*before], work.begin_ns);
         before = i;
@@ -766,8 +734,8 @@ class RankReader {
     work.end_ns = next_ns;
   }
 
-  [[nodiscard]] bool follows_step(const TracedWork& before, const TracedWork& work) const {
-    return rank_.traced_steps[*work.step].step - rank_.traced_steps[*before.step].step <= 1;
+  [[nodiscard]] std::int64_t step_of_ours(const TracedWork& work) const {
+    return rank_.traced_steps[*work.step].step;
   }
 
   /// When the program changes, every lane waits for all lanes.
@@ -805,6 +773,7 @@ class RankReader {
       const auto lane = lanes.find({file().rows[event.row].process, std::to_string(stream)});
       return lane == lanes.end() ? std::span<const std::size_t>() : std::span(lane->second->works);
     };
+    const auto queued = [&](std::size_t i) { return run_.works[i].queued_ns.value_or(0); };
     for (const TraceEvent& event : file().events) {
       if (event.kind != TraceEvent::Kind::kStreamWait || event.details < 0) continue;
       const TracedStreamWait& wait = file().waits[static_cast<std::size_t>(event.details)];
@@ -812,30 +781,14 @@ class RankReader {
       const auto call = launches_.find(event.correlation);
       const std::int64_t at_ns = call == launches_.end() ? event.begin_ns : call->second.at_ns;
       if (record == launches_.end()) continue;
-      const auto held = first_queued_after(works_of(event, wait.stream), at_ns);
-      const auto holder = last_queued_before(works_of(event, wait.on_stream), record->second.at_ns);
-      if (!held || !holder || *held == *holder) continue;
+      const auto works = works_of(event, wait.stream), holders = works_of(event, wait.on_stream);
+      const auto held = std::ranges::upper_bound(works, at_ns, {}, queued);
+      const auto next = std::ranges::lower_bound(holders, record->second.at_ns, {}, queued);
+      const bool is_known = held != works.end() && next != holders.begin();
+      if (!is_known || *held == *std::prev(next)) continue;
       rank_.has_stream_waits = true;
-      run_.works[*held].awaited.push_back(*holder);
+      run_.works[*held].awaited.push_back(*std::prev(next));
     }
-  }
-
-  [[nodiscard]] auto queued() const {
-    return [this](std::size_t i) { return run_.works[i].queued_ns.value_or(0); };
-  }
-
-  /// The first work of a stream that was queued after that moment.
-  [[nodiscard]] std::optional<std::size_t> first_queued_after(std::span<const std::size_t> works,
-                                                              std::int64_t at_ns) const {
-    const auto found = std::ranges::upper_bound(works, at_ns, {}, queued());
-    return found == works.end() ? std::nullopt : std::optional(*found);
-  }
-
-  /// The last one that was queued before it.
-  [[nodiscard]] std::optional<std::size_t> last_queued_before(std::span<const std::size_t> works,
-                                                              std::int64_t at_ns) const {
-    const auto found = std::ranges::lower_bound(works, at_ns, {}, queued());
-    return found == works.begin() ? std::nullopt : std::optional(*std::prev(found));
   }
 
   /// A step lasts until the host and the lane are done with it; the next begins after that, and the
@@ -883,7 +836,8 @@ class RankReader {
   }
 
   /// A step without work is one that the profiler cut, and so is a first step that lacks most of
-  /// the forward pass, or a last one that lacks most of the update, that all others have.
+  /// the forward pass, or a last one that lacks most of the update, that all others have, and a
+  /// first step with backward of what ran before the profile.
   void find_cut_steps() {
     struct Seen {
       bool work = false;
@@ -902,25 +856,40 @@ class RankReader {
     if (std::ranges::none_of(seen, &Seen::work)) return;
     for (std::size_t i = 0; i < seen.size(); ++i) rank_.steps[i].has_account = seen[i].work;
     if (seen.size() < 2) return;
-    const auto cut = [&](std::size_t i, std::int64_t Seen::*what) {
+    const auto cut = [&](std::size_t i, std::int64_t Seen::*what, bool is_known = false) {
       std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();
       for (std::size_t other = 0; other < seen.size(); ++other) {
         if (other != i) least_ns = std::min(least_ns, seen[other].*what);
       }
-      rank_.steps[i].is_cut = seen[i].work && 10 * (seen[i].*what) < least_ns;
+      rank_.steps[i].is_cut = seen[i].work && (is_known || 10 * (seen[i].*what) < least_ns);
       if (rank_.steps[i].is_cut) rank_.steps[i].has_account = false;
     };
-    cut(0, &Seen::forward_ns);
+    cut(0, &Seen::forward_ns, goes_back_in_first_step());
     if (rank_.updates_of_step == 0 && seen.size() > 2) cut(seen.size() - 1, &Seen::optimizer_ns);
+  }
+
+  /// Whether the first step, and no later one, has backward of an op that ran before all that
+  /// autograd recorded in the trace.
+  [[nodiscard]] bool goes_back_in_first_step() const {
+    std::int64_t first = std::numeric_limits<std::int64_t>::max();
+    for (const TraceEvent& event : file().events) {
+      const bool is_forward = event.is_recorded && !event.is_backward;
+      if (is_forward) first = std::min(first, event.correlation);
+    }
+    std::optional<std::size_t> last;  // step
+    for (const TraceEvent& event : file().events) {
+      const bool goes_back = event.is_backward && event.is_recorded && event.correlation < first;
+      if (goes_back) last = step_at(event.begin_ns);
+    }
+    return last == std::size_t{0};
   }
 
   TracedRun& run_;
   TracedRank& rank_;
   std::size_t index_;
   std::optional<TraceIndex> step_row_, message_row_;
-  std::vector<std::int64_t> trains_until_ns_;           // like rank_.steps; 0: it does not
-  std::vector<std::int64_t> backward_ns_, updates_ns_;  // begins of such ops, ascending
-  std::vector<HostStretch> evaluating_;                 // where nothing trains; united
+  std::vector<std::int64_t> trains_until_ns_;  // like rank_.steps; 0: it does not
+  std::vector<HostStretch> evaluating_;        // where nothing trains; united
   std::unordered_map<std::int64_t, HostLaunch> launches_;
   std::unordered_set<std::int64_t> lost_;  // launches of kernels, until they are found
   // Of a trace without a device:
@@ -928,10 +897,6 @@ class RankReader {
   std::vector<std::int64_t> exchange_ends_;  // of collectives, ascending
   std::unordered_map<TraceIndex, std::size_t> lane_of_row_;
 };
-
-const TracedCollective& collective_of(const TracedRun& run, const TracedWork& work) {
-  return run.ranks[work.rank].file.collectives[static_cast<std::size_t>(work.collective)];
-}
 
 /// What identifies a collective on every rank: step, group, name, bytes, and how many of these came
 /// before in the step. Ranks may begin those of two threads in another order.
@@ -960,23 +925,19 @@ void match_exchanges(TracedRun& run) {
     std::ranges::stable_sort(works, {}, [&](std::size_t i) { return run.works[i].begin_ns; });
     std::map<ExchangeKey, std::int64_t> counts;
     for (const std::size_t i : works) {
-      const TracedCollective& each = collective_of(run, run.works[i]);
+      const TracedCollective& each = run.collective_of(run.works[i]);
       const std::string name = each.is_message() ? direction_of(run, rank, each) : each.name;
       ExchangeKey key{of.steps[*run.works[i].step].number, each.group, name, each.bytes, 0};
       std::get<4>(key) = counts[key]++;
       TracedExchange& exchange = found[key];
       exchange.step = std::get<0>(key);
-      exchange.works.resize(run.ranks.size());
-      exchange.works[rank] = i;
+      exchange.works.push_back(i);
     }
   }
   for (auto& [key, exchange] : found) run.exchanges.push_back(std::move(exchange));
-  const auto begin_of = [&](const TracedExchange& exchange) {
-    const auto first =
-        std::ranges::find_if(exchange.works, [](const auto& w) { return w.has_value(); });
-    return std::pair(exchange.step, run.works[**first].begin_ns);
-  };
-  std::ranges::stable_sort(run.exchanges, {}, begin_of);
+  std::ranges::stable_sort(run.exchanges, {}, [&](const TracedExchange& exchange) {
+    return std::pair(exchange.step, run.works[exchange.works.front()].begin_ns);
+  });
 }
 
 /// Whether no rank can leave before all have entered.
@@ -990,12 +951,13 @@ void align_clock(TracedRun& run, std::size_t rank) {
   std::int64_t min = std::numeric_limits<std::int64_t>::min();
   std::int64_t max = std::numeric_limits<std::int64_t>::max();
   for (const TracedExchange& exchange : run.exchanges) {
-    if (!exchange.works[0] || !exchange.works[rank]) continue;
-    const TracedWork& first = run.works[*exchange.works[0]];
-    const TracedWork& other = run.works[*exchange.works[rank]];
-    if (!holds_all(collective_of(run, first).name)) continue;
-    min = std::max(min, first.begin_ns - other.end_ns);
-    max = std::min(max, first.end_ns - other.begin_ns);
+    const TracedWork& first = run.works[exchange.works.front()];
+    const auto other =
+        std::ranges::find(exchange.works, rank, [&](std::size_t i) { return run.works[i].rank; });
+    if (first.rank != 0 || other == exchange.works.end()) continue;
+    if (!holds_all(run.collective_of(first).name)) continue;
+    min = std::max(min, first.begin_ns - run.works[*other].end_ns);
+    max = std::min(max, first.end_ns - run.works[*other].begin_ns);
   }
   if (max == std::numeric_limits<std::int64_t>::max() || (min <= 0 && max >= 0)) return;
   TracedRank& of = run.ranks[rank];
@@ -1027,23 +989,21 @@ void find_last_ranks(TracedRun& run) {
   });
   for (std::size_t e = 0; e < run.exchanges.size(); ++e) {
     TracedExchange& exchange = run.exchanges[e];
-    int ranks = 0, told = 0;
+    const std::ptrdiff_t ranks = std::ssize(exchange.works);
+    int told = 0;
     std::int64_t end_ns = std::numeric_limits<std::int64_t>::max();
-    for (std::size_t rank = 0; rank < exchange.works.size(); ++rank) {
-      if (!exchange.works[rank]) continue;
-      const TracedWork& work = run.works[*exchange.works[rank]];
-      run.exchange_of[*exchange.works[rank]] = e;
-      told = collective_of(run, work).is_message() ? 2 : collective_of(run, work).ranks;
+    for (const std::size_t i : exchange.works) {
+      TracedWork& work = run.works[i];
+      work.exchange = e;
+      told = run.collective_of(work).is_message() ? 2 : run.collective_of(work).ranks;
       end_ns = std::min(end_ns, work.end_ns);
-      ++ranks;
       if (work.begin_ns <= exchange.last_begin_ns.value_or(work.begin_ns - 1)) continue;
       exchange.last_begin_ns = work.begin_ns;
-      exchange.last_rank = rank;
+      exchange.last_rank = work.rank;
     }
-    for (const std::optional<std::size_t>& i : exchange.works) {
-      if (!i) continue;
-      TracedWork& work = run.works[*i];
-      work.first_end_ns = holds_all(collective_of(run, work).name) ? end_ns : work.end_ns;
+    for (const std::size_t i : exchange.works) {
+      TracedWork& work = run.works[i];
+      work.first_end_ns = holds_all(run.collective_of(work).name) ? end_ns : work.end_ns;
     }
     if (ranks > 1 && (told == 0 ? has_all_ranks : told == ranks)) continue;
     exchange.last_begin_ns.reset();
@@ -1153,7 +1113,7 @@ void link_nodes(TracedRun& run) {
       return static_cast<std::size_t>(found - run.ranks.begin());
     };
     for (const TraceEvent& event : file.events) {
-      if (!is_work(event) || event.details < 0) continue;
+      if (!event.is_work() || event.details < 0) continue;
       const TracedNode& node = file.nodes[static_cast<std::size_t>(event.details)];
       const auto held = work_of.find({rank, node.step, node.node});
       if (held == work_of.end()) continue;

@@ -7,10 +7,8 @@
 // when the next one began, since there it waited.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,6 +35,7 @@ struct TracedWork {
   std::int64_t begin_ns = 0, end_ns = 0;
   std::int64_t first_end_ns = 0;          // of a collective: on any rank
   std::optional<std::size_t> step{};      // index into its rank's steps
+  std::optional<std::size_t> exchange{};  // index into the run's
   std::optional<std::size_t> previous{};  // on its lane
   std::vector<std::size_t> awaited{};     // besides, on other lanes
 
@@ -110,21 +109,16 @@ struct TracedRank {
   [[nodiscard]] bool lacks_kernels() const {
     return launches >= 10 && 2 * lost_launches > launches;
   }
-  /// The index of the step with that number; how many there are if there is none.
-  [[nodiscard]] std::size_t step_of(std::int64_t number) const {
-    const auto found = std::ranges::find(steps, number, &RankStep::number);
-    return static_cast<std::size_t>(found - steps.begin());
-  }
-  [[nodiscard]] const std::string& process_of(const TracedWork& work) const {
-    return file.rows[lanes[work.lane].row].process;
+  [[nodiscard]] const std::string& process_of(std::size_t lane) const {
+    return file.rows[lanes[lane].row].process;
   }
 };
 
 /// A collective, with the work of every rank that takes part.
 struct TracedExchange {
-  std::int64_t step = 0;                            // its number
-  std::vector<std::optional<std::size_t>> works{};  // by rank
-  std::optional<std::int64_t> last_begin_ns{};      // nothing unless all of its ranks are here
+  std::int64_t step = 0;                        // its number
+  std::vector<std::size_t> works{};             // by rank, of those that are here
+  std::optional<std::int64_t> last_begin_ns{};  // nothing unless all of its ranks are here
   std::optional<std::size_t> last_rank{};
 };
 
@@ -133,7 +127,14 @@ struct TracedRun {
   std::vector<TracedRank> ranks{};
   std::vector<TracedWork> works{};
   std::vector<TracedExchange> exchanges{};
-  std::map<std::size_t, std::size_t> exchange_of{};  // by work
+
+  [[nodiscard]] const TracedCollective& collective_of(const TracedWork& work) const {
+    return ranks[work.rank].file.collectives[static_cast<std::size_t>(work.collective)];
+  }
+  /// Of a work; null if it is of none.
+  [[nodiscard]] const TracedExchange* exchange_of(std::size_t work) const {
+    return works[work].exchange ? &exchanges[*works[work].exchange] : nullptr;
+  }
 };
 
 constexpr const char* kRankRemedy = "give each rank's trace once";
