@@ -435,8 +435,9 @@ struct CrossEntropyRow {
   const float* scale;  // of the gradient; may be null
   std::int64_t cols;
   std::int64_t count;
-  LabelWeights weights;
+  LabelWeights weights{0, 1};
 
+  CrossEntropyRow() = default;
   CrossEntropyRow(const CrossEntropy& op, const Addresses& addresses)
       : grad(addresses.at<Number>(op.grad)),
         logits(addresses.at<Number>(op.logits)),

@@ -476,6 +476,7 @@ TEST_F(CudaLaunches, OfSeveralOpsHaveTheBitsOfOneAfterAnother) {
     SCOPED_TRACE(name_of(precision));
     TrainConfig config = small_config();
     config.model.layers = {16, 32, 24, 8};
+    config.model.loss = precision == Precision::kTf32 ? LossKind::kHuber : LossKind::kMse;
     config.training.update = Update::kFused;
     config.device.precision = precision;
     const std::filesystem::path path = folder() / std::string(name_of(precision));

@@ -35,17 +35,18 @@ struct SkinnyCase {
 };
 
 constexpr SkinnyCase kCases[] = {
-    {64, 128, 256, true, true, true, 0, 2},    {64, 136, 128, false, false, false, 0, 4},
-    {37, 132, 192, true, false, false, 1, 2},  {37, 132, 64, false, false, false, 0.5F, 3},
-    {1, 4, 4, true, true, false, 0, 132},      {1, 8, 4, false, false, true, 0, 132},
-    {100, 132, 68, true, true, true, 0, 16},   {65, 8, 200, false, false, false, 1, 8},
-    {3, 12, 1024, false, false, false, 0, 132}};
+    {64, 128, 256, true, true, true, 0, 2},     {64, 136, 128, false, false, false, 0, 4},
+    {37, 132, 192, true, false, false, 1, 2},   {37, 132, 64, false, false, false, 0.5F, 3},
+    {1, 4, 4, true, true, false, 0, 132},       {1, 8, 4, false, false, true, 0, 132},
+    {100, 132, 68, true, true, true, 0, 16},    {65, 8, 200, false, false, false, 1, 8},
+    {3, 12, 1024, false, false, false, 0, 132}, {70, 10, 64, true, true, true, 0, 4},
+    {2, 101, 260, true, false, false, 1, 16}};
 /// In 16 bits, with extents that are multiples of eight.
 constexpr SkinnyCase kNarrowCases[] = {
-    {64, 128, 256, true, true, true, 0, 2},    {64, 136, 384, false, false, false, 0, 4},
-    {37, 136, 192, true, true, false, 0, 2},   {1, 8, 8, true, true, false, 0, 132},
-    {100, 136, 72, true, true, true, 0, 16},   {65, 8, 200, false, false, true, 0, 8},
-    {3, 16, 1024, false, false, false, 0, 132}};
+    {64, 128, 256, true, true, true, 0, 2},     {64, 136, 384, false, false, false, 0, 4},
+    {37, 136, 192, true, true, false, 0, 2},    {1, 8, 8, true, true, false, 0, 132},
+    {100, 136, 72, true, true, true, 0, 16},    {65, 8, 200, false, false, true, 0, 8},
+    {3, 16, 1024, false, false, false, 0, 132}, {70, 10, 64, true, true, true, 0, 4}};
 
 /// An op with its numbers, at addresses that are multiples of 16.
 struct Product {
@@ -167,6 +168,18 @@ TEST(CudaSkinnyProduct, IsAtLeastAsExactAsAChainOfFp32) {
   }
 }
 
+/// In both layouts, for two tiles of rows, with sums that are as long as a layer is wide.
+TEST(CudaSkinnyProduct, HasSmallerErrorsThanAChainOfFp32WhereSumsAreLong) {
+  for (const bool transpose_b : {true, false}) {
+    Product product({128, 16, 1024, transpose_b, false, false, 0, 2});
+    for (const SkinnyProduct& way : skinny_products(shape_of(product.op), target())) {
+      SCOPED_TRACE(std::to_string(way.splits) + (transpose_b ? " NT" : " NN"));
+      const auto [own, chain] = product.errors(product.run(way, false));
+      EXPECT_LE(own, chain);
+    }
+  }
+}
+
 /// Rounding both factors to nearest costs 2^-11 each.
 TEST(CudaSkinnyProduct, RoundsFactorsToTheNearestTf32IfAsked) {
   for (const SkinnyCase& c : kCases) {
@@ -261,44 +274,88 @@ TEST(CudaSkinnyProduct, IncludesTheGradientOfAReluWithTheSameBits) {
   });
 }
 
-/// The sum of the loss has another order, and is in double.
+/// One launch and two have the same results. The sum of the loss has another order, and is in
+/// double.
+template <class Loss>
+void expect_same_results(Product& product, const SkinnyProduct& way, const Loss& loss) {
+  Memory& memory = product.memory;
+  const DeviceOp next = loss;
+  ASSERT_TRUE(skinny_includes(product.op, next));
+  at(memory.values(*loss.scale), 0) = 8;
+  const std::vector<float> alone = product.run(way, false);
+  std::vector<float> apart;
+  for (const bool together : {false, true}) {
+    at(memory.values(loss.loss), 0) = 2;
+    std::ranges::fill(memory.bytes(loss.grad), std::byte{0xFF});
+    if (together) {
+      std::ranges::fill(memory.bytes(product.op.c), std::byte{0xFF});
+      EXPECT_EQ(product.run(way, false, Order::kLastThread, &next), alone);
+    } else {
+      set_numbers(memory, product.op.c, alone);
+      std::vector<std::byte> workspace(kLaunchWorkspaceBytes);
+      std::vector<unsigned> counts(kLaunchCounts);
+      ASSERT_EQ(
+          launch(next, memory.addresses(), {workspace.data(), counts.data()}, target(), nullptr),
+          0);
+    }
+    std::vector<float> results = numbers_of(memory, loss.grad);
+    results.push_back(at(memory.values(loss.loss), 0));
+    if (together) EXPECT_EQ(results, apart);
+    apart = results;
+  }
+}
+
+/// Labels from 0 to `classes` - 1.
+Tensor labels_of(Memory& memory, std::int64_t rows, std::int64_t cols, std::int32_t classes) {
+  const Tensor labels = memory.add(rows, cols, DType::kI32);
+  std::int32_t next = 0;
+  for (std::int32_t& label : memory.values<std::int32_t>(labels)) label = next++ % classes;
+  return labels;
+}
+
 TEST(CudaSkinnyProduct, IncludesALossAndItsGradientWithTheSameBits) {
-  for (const Activation activation : {Activation::kNone, Activation::kRelu}) {
+  constexpr std::pair<LossKind, Activation> kLosses[] = {{LossKind::kMse, Activation::kNone},
+                                                         {LossKind::kMse, Activation::kRelu},
+                                                         {LossKind::kL1, Activation::kRelu},
+                                                         {LossKind::kHuber, Activation::kNone},
+                                                         {LossKind::kBce, Activation::kNone}};
+  for (const std::pair<LossKind, Activation>& each : kLosses) {
+    SCOPED_TRACE(name_of(each.first));
     for_each_product([&](Product& product, const SkinnyProduct& way) {
       Memory& memory = product.memory;
       const Tensor& y = product.op.c;
-      const Tensor target_of = drawn(memory, y, DType::kF32, 9);
-      const PointwiseLoss loss{.loss = memory.add(1, 1),
-                               .grad = memory.add(y.rows, y.cols, y.dtype),
-                               .output = y,
-                               .target = target_of,
-                               .count = 3 * y.size(),
-                               .beta = 0.5F,
-                               .scale = memory.add(1, 1),
-                               .activation = activation};
-      ASSERT_TRUE(skinny_includes(product.op, loss));
-      at(memory.values(*loss.scale), 0) = 8;
-      const std::vector<float> alone = product.run(way, false);
-      std::vector<float> apart;
-      for (const bool together : {false, true}) {
-        at(memory.values(loss.loss), 0) = 2;
-        std::ranges::fill(memory.bytes(loss.grad), std::byte{0xFF});
-        const DeviceOp next = loss;
-        if (together) {
-          EXPECT_EQ(product.run(way, false, Order::kLastThread, &next), alone);
-        } else {
-          set_numbers(memory, y, alone);
-          std::vector<std::byte> workspace(kLaunchWorkspaceBytes);
-          std::vector<unsigned> counts(kLaunchCounts);
-          ASSERT_EQ(launch(next, memory.addresses(), {workspace.data(), counts.data()}, target(),
-                           nullptr),
-                    0);
-        }
-        std::vector<float> results = numbers_of(memory, loss.grad);
-        results.push_back(at(memory.values(loss.loss), 0));
-        if (together) EXPECT_EQ(results, apart);
-        apart = results;
-      }
+      const Tensor target_of = each.first == LossKind::kBce ? labels_of(memory, y.rows, y.cols, 2)
+                                                            : drawn(memory, y, DType::kF32, 9);
+      expect_same_results(product, way,
+                          PointwiseLoss{.loss = memory.add(1, 1),
+                                        .grad = memory.add(y.rows, y.cols, y.dtype),
+                                        .output = y,
+                                        .target = target_of,
+                                        .count = 3 * y.size(),
+                                        .beta = 0.5F,
+                                        .kind = each.first,
+                                        .scale = memory.add(1, 1),
+                                        .activation = each.second});
+    });
+  }
+}
+
+TEST(CudaSkinnyProduct, IncludesACrossEntropyAndItsGradientWithTheSameBits) {
+  for (const float smoothing : {0.0F, 0.125F}) {
+    for_each_product([&](Product& product, const SkinnyProduct& way) {
+      Memory& memory = product.memory;
+      const Tensor& y = product.op.c;
+      if (y.cols >= 128) return;
+      expect_same_results(
+          product, way,
+          CrossEntropy{.loss = memory.add(1, 1),
+                       .grad = memory.add(y.rows, y.cols, y.dtype),
+                       .logits = y,
+                       .labels = labels_of(memory, y.rows, 1, static_cast<std::int32_t>(y.cols)),
+                       .count = 3 * y.rows,
+                       .beta = 0.5F,
+                       .smoothing = smoothing,
+                       .scale = memory.add(1, 1)});
     });
   }
 }
@@ -309,11 +366,15 @@ TEST(CudaSkinnyProduct, IncludesNothingElse) {
   const Tensor one{.rows = 1, .cols = 1};
   PointwiseLoss loss{.loss = one, .grad = c, .output = c, .target = c, .count = 1};
   EXPECT_TRUE(skinny_includes(product.op, loss));
-  loss.kind = LossKind::kHuber;
-  EXPECT_FALSE(skinny_includes(product.op, loss));
-  loss.kind = LossKind::kMse;
   loss.output.offset_bytes += 4;
   EXPECT_FALSE(skinny_includes(product.op, loss)) << "of another tensor";
+  CrossEntropy classes{.loss = one, .grad = c, .logits = c, .labels = c, .count = 1};
+  EXPECT_FALSE(skinny_includes(product.op, classes)) << "a row may have several tiles";
+  Product few({64, 127, 256, true, true, false, 0, 2});
+  classes.logits = few.op.c;
+  EXPECT_TRUE(skinny_includes(few.op, classes));
+  classes.logits.offset_bytes += 4;
+  EXPECT_FALSE(skinny_includes(few.op, classes));
   ActivationGrad gradient{.grad = c, .from = c};
   EXPECT_TRUE(skinny_includes(product.op, gradient));
   gradient.sums = one;
@@ -363,7 +424,10 @@ TEST(CudaSkinnyProduct, IsOfferedOnlyWhereItRuns) {
   };
   const auto as_it_is = [](ProductShape&) {};
   EXPECT_TRUE(refused([](ProductShape& s) { s.m = 129; }));
-  EXPECT_TRUE(refused([](ProductShape& s) { s.n = 1022; }));
+  EXPECT_TRUE(refused([](ProductShape& s) {
+    s.transpose_b = false;
+    s.n = 1022;
+  }));
   EXPECT_TRUE(refused([](ProductShape& s) { s.k = 510; }));
   EXPECT_TRUE(refused([](ProductShape& s) { s.n = std::int64_t{128} * 1025; }));
   EXPECT_TRUE(refused([](ProductShape& s) { s.k = std::int64_t{1} << 31; }));
@@ -371,8 +435,11 @@ TEST(CudaSkinnyProduct, IsOfferedOnlyWhereItRuns) {
   EXPECT_TRUE(refused([](ProductShape& s) { s.type = DType::kBF16; }));
   EXPECT_TRUE(refused([](ProductShape& s) {
     s.type = s.type_of_c = DType::kBF16;
-    s.n = 1028;
+    s.k = 516;
   }));
+  ProductShape classes = shape;
+  classes.n = 10;
+  EXPECT_FALSE(skinny_products(classes, target()).empty());
   ProductShape narrow = shape;
   narrow.type = narrow.type_of_c = DType::kF16;
   EXPECT_FALSE(skinny_products(narrow, target()).empty());

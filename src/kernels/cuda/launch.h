@@ -44,15 +44,22 @@ struct KernelQueue {
   bool* follows_kernel = nullptr;
 };
 
+/// The tiles of a fused update, and what a block keeps in shared memory; the bits are the same.
+enum class UpdateTiles {
+  kUsual,    // x, if the batch has up to 128 rows; it is read again for every tile if it has more
+  kTall,     // the same, but tiles have twice as many rows
+  kKeeping,  // x of up to 256 rows, in fp32 by a block that has a multiprocessor to itself
+};
+
 /// The properties of a GPU that launches depend on.
 struct KernelTarget {
   CudaGeometry geometry;
   std::int64_t block_shared_bytes = 227 * 1024;  // the most that a launch may request
   // Fused updates multiply on tensor cores: 16-bit factors exactly, fp32 ones as exactly as fp32.
   bool tensor_cores = false;
-  bool has_tf32 = false;           // whether its tensor cores multiply tf32
-  bool tall_tiles = false;         // fused updates have tall tiles where there are: the same bits
-  bool* follows_kernel = nullptr;  // see KernelQueue
+  bool has_tf32 = false;                    // whether its tensor cores multiply tf32
+  UpdateTiles tiles = UpdateTiles::kUsual;  // of fused updates, where there are such
+  bool* follows_kernel = nullptr;           // see KernelQueue
 };
 
 /// The architecture that the code of our kernels for the calling thread's device was compiled for,
@@ -73,8 +80,9 @@ struct KernelTarget {
 [[nodiscard]] int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
                                     const CudaGeometry& geometry, CudaStream stream);
 
-/// Up to so many rows of the batch, a fused update reads x once a strip, not again for every tile.
-constexpr std::int64_t kRowsOfUsualTiles = 128;
+/// The tiles that are worth timing beside the usual ones.
+[[nodiscard]] std::vector<UpdateTiles> other_tiles(const LinearAdam& op,
+                                                   const KernelTarget& target);
 
 /// How many of these ops, the first ones, one launch may compute with the same bits: updates of
 /// small layers by the same optimizer.
@@ -93,8 +101,8 @@ struct SkinnyProduct {
 };
 
 /// The ways to compute such a product that are worth timing on this GPU; none if it has too many
-/// rows, another layout, results of another type than its factors, addresses or rows that are not
-/// multiples of 16 bytes, or if the GPU lacks tensor cores for tf32 or shared memory.
+/// rows, another layout, results of another type than its factors, factors whose addresses or rows
+/// are not multiples of 16 bytes, or if the GPU lacks tensor cores for tf32 or shared memory.
 [[nodiscard]] std::vector<SkinnyProduct> skinny_products(const ProductShape& shape,
                                                          const KernelTarget& target);
 /// Whether the kernel can compute it in this way, which may have been chosen on another GPU.
@@ -112,7 +120,8 @@ struct SkinnyProduct {
                                 const Addresses& addresses, const LaunchMemory& memory,
                                 const KernelQueue& queue, const DeviceOp* next = nullptr);
 /// Whether `next` may be one that follows the product: the gradient of a ReLU that produced c's
-/// place, without its sums, or a mean squared error of c.
+/// place, without its sums, or a loss of c with its gradient; a cross-entropy only where a tile of
+/// c has whole rows, of fewer than 128 classes.
 [[nodiscard]] bool skinny_includes(const Gemm& op, const DeviceOp& next);
 
 /// Whether kernels for tensor cores compute it too: in the flash form, for heads whose rows fill

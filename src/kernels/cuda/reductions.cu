@@ -53,11 +53,6 @@ Partials partials_of(const Launcher& on) {
   return {reinterpret_cast<double*>(on.memory.workspace), on.memory.finished_blocks};
 }
 
-template <class LossOp>
-LossTotal total_of(const LossOp& op, const Addresses& addresses) {
-  return {addresses.at(op.loss), op.count, op.beta};
-}
-
 /// out = the sum of term(i) over [0, n).
 template <class Term>
 cudaError_t sum_of(const Launcher& on, const Tensor& out, std::int64_t n, const Term& term) {

@@ -183,6 +183,10 @@ struct LossTotal {
     *loss = accumulate(static_cast<float>(sum / static_cast<double>(count)), beta, *loss);
   }
 };
+template <class LossOp>
+LossTotal total_of(const LossOp& op, const Addresses& addresses) {
+  return {addresses.at(op.loss), op.count, op.beta};
+}
 
 /// total(the sum of term(i) over [0, n)).
 template <class Term>

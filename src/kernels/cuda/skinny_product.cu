@@ -30,7 +30,8 @@ bool fits(const ProductShape& shape, const KernelTarget& target) {
   const std::int64_t of_vector = kVectorBytes / bytes_of(shape.type);
   return target.has_tf32 && target.block_shared_bytes >= kShared && !shape.transpose_a &&
          is_real(shape.type) && shape.type_of_c == shape.type && shape.m <= kMaxRows &&
-         shape.k % of_vector == 0 && shape.n % of_vector == 0 && shape.k < kMax && shape.n < kMax &&
+         shape.k % of_vector == 0 && (shape.transpose_b || shape.n % of_vector == 0) &&
+         shape.k < kMax && shape.n < kMax &&
          std::min(shape.alignment_a, shape.alignment_b) >= kVectorBytes &&
          tiles_of(shape) <= kLaunchCounts;
 }
@@ -71,11 +72,24 @@ SkinnyNext<Number> next_of(const DeviceOp& op, const Addresses& addresses, std::
   if (const auto* const gradient = std::get_if<ActivationGrad>(&op)) {
     return {.relu = addresses.at<Number>(gradient->from)};
   }
+  SkinnyNext<Number> next{.partial = reinterpret_cast<double*>(partial)};
+  if (const auto* const classes = std::get_if<CrossEntropy>(&op)) {
+    next.classes = CrossEntropyRow<Number>(*classes, addresses);
+    next.total = total_of(*classes, addresses);
+    return next;
+  }
   const auto& loss = std::get<PointwiseLoss>(op);
-  return {.loss = {loss, addresses},
-          .loss_of_relu = loss.activation == Activation::kRelu,
-          .total = {addresses.at(loss.loss), loss.count, loss.beta},
-          .partial = reinterpret_cast<double*>(partial)};
+  with_loss(loss.kind, [&]<class Formula>(Formula) {
+    const LossElement<Formula, Number> element(loss, addresses);
+    next.loss = {.kind = loss.kind,
+                 .grad = element.grad,
+                 .target = element.target,
+                 .scale = element.scale,
+                 .factor = element.factor,
+                 .of_relu = loss.activation == Activation::kRelu};
+  });
+  next.total = total_of(loss, addresses);
+  return next;
 }
 
 }  // namespace
@@ -89,9 +103,10 @@ bool skinny_includes(const Gemm& op, const DeviceOp& next) {
   if (const auto* const gradient = std::get_if<ActivationGrad>(&next)) {
     return gradient->activation == Activation::kRelu && gradient->grad == op.c && !gradient->sums;
   }
-  const auto* const loss = std::get_if<PointwiseLoss>(&next);
-  const bool has_count = tiles_of(shape_of(op)) < kLaunchCounts;
-  return loss != nullptr && loss->kind == LossKind::kMse && loss->output == op.c && has_count;
+  if (tiles_of(shape_of(op)) >= kLaunchCounts) return false;  // the loss needs a count of its own
+  if (const auto* const loss = std::get_if<PointwiseLoss>(&next)) return loss->output == op.c;
+  const auto* const classes = std::get_if<CrossEntropy>(&next);
+  return classes != nullptr && classes->logits == op.c && op.c.cols < kSkinnyCols;
 }
 
 int launch_skinny(const Gemm& op, const SkinnyProduct& product, bool rounded,

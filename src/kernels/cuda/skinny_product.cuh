@@ -24,29 +24,64 @@ constexpr int kSkinnyRun = 32 / static_cast<int>(sizeof(Number));
 template <class Number>
 constexpr int kOfVector = kVectorBytes / static_cast<int>(sizeof(Number));
 
+template <class Number>
+using ReluGradElement = ActivationGradElement<ActivationFormula<Activation::kRelu>, Number>;
+
+/// A pointwise loss of any kind, as a LossElement.
+template <class Number>
+struct SkinnyLoss {
+  LossKind kind = LossKind::kMse;
+  Number* grad = nullptr;  // null: there is no such loss
+  const void* target = nullptr;
+  const float* scale = nullptr;
+  float factor = 0;
+  bool of_relu = false;  // the gradient is that of the ReLU before it too
+
+  /// Writes the gradient of number i of y; returns its term of the loss.
+  __device__ __forceinline__ double operator()(std::int64_t i, Number y) const {
+    switch (kind) {
+      case LossKind::kL1:
+        return by<LossKind::kL1>(i, y);
+      case LossKind::kHuber:
+        return by<LossKind::kHuber>(i, y);
+      case LossKind::kBce:
+        return by<LossKind::kBce>(i, y);
+      default:
+        return by<LossKind::kMse>(i, y);
+    }
+  }
+
+ private:
+  template <LossKind kKind>
+  __device__ __forceinline__ double by(std::int64_t i, Number y) const {
+    using Formula = LossFormula<kKind>;
+    LossElement<Formula, Number> element;
+    element.scale = scale;
+    element.factor = factor;
+    const auto expected = static_cast<const typename Formula::Target*>(target)[i];
+    const Number of_y = element.grad_of(y, expected);
+    grad[i] = of_relu ? ReluGradElement<Number>::of(of_y, y) : of_y;
+    return element.value_of(y, expected);
+  }
+};
+
 /// What the launch of a product computes after it, of y.
 template <class Number>
 struct SkinnyNext {
   const Number* relu = nullptr;  // y becomes the gradient of the ReLU that this is the result of
-  LossElement<LossFormula<LossKind::kMse>, Number> loss{};  // without a grad: none
-  bool loss_of_relu = false;  // the gradient is that of the ReLU before it too
+  SkinnyLoss<Number> loss{};
+  CrossEntropyRow<Number> classes{};  // without a grad: none
   LossTotal total{};
   double* partial = nullptr;  // of each tile
 
-  [[nodiscard]] __device__ __forceinline__ static Number relu_grad(Number grad, Number at) {
-    return ActivationGradElement<ActivationFormula<Activation::kRelu>, Number>::of(grad, at);
-  }
-  /// Writes the gradient of number i of y; returns its term of the loss.
-  [[nodiscard]] __device__ __forceinline__ double of_loss(std::int64_t i, Number y) const {
-    const Number grad = loss.grad_of(y, loss.target[i]);
-    loss.grad[i] = loss_of_relu ? relu_grad(grad, y) : grad;
-    return loss.value_of(y, loss.target[i]);
+  [[nodiscard]] __device__ bool has_loss() const {
+    return loss.grad != nullptr || classes.grad != nullptr;
   }
 };
 
-/// x [m][k], y [m][n], W [n][k] or [k][n]; n and k are multiples of kOfVector, x and W aligned to
-/// kVectorBytes. y = activation(x W^T + bias + beta y); of 16 bits, beta is 0, and the sum with the
-/// bias is rounded.
+/// x [m][k], y [m][n], W [n][k] or [k][n]; rows of x and W are multiples of kVectorBytes, and so
+/// are their addresses. y = activation(x W^T + bias + beta y); of 16 bits, beta is 0, and the sum
+/// with the bias is rounded.
 template <class Number>
 struct SkinnyArrays {
   const Number* x;
@@ -219,10 +254,26 @@ __device__ __forceinline__ double finish_skinny(const SkinnyArrays<Number>& a,
       if constexpr (sizeof(Number) == sizeof(float)) value = accumulate(value, a.beta, a.y[i]);
       if (a.bias != nullptr) value += float_of(a.bias[c]);
       auto y = rounded<Number>(a.relu ? relu(value) : value);
-      if (a.next.relu != nullptr) y = a.next.relu_grad(y, a.next.relu[i]);
+      if (a.next.relu != nullptr) y = ReluGradElement<Number>::of(y, a.next.relu[i]);
       a.y[i] = y;
-      if (a.next.loss.grad != nullptr) loss += a.next.of_loss(i, y);
+      if (a.next.loss.grad != nullptr) loss += a.next.loss(i, y);
     }
+  }
+  return loss;
+}
+
+/// The cross-entropy of a tile, which has whole rows: row by row by a warp, as cross_entropy() does
+/// with so few classes. Returns the sum in the first lane of each warp.
+template <class Number>
+__device__ __forceinline__ double classify_skinny(const SkinnyArrays<Number>& a, int first_row) {
+  static_assert(kSkinnyCols <= kPackOf<Number> * kWarpThreads, "lanes take single logits");
+  __syncthreads();  // y is complete
+  double loss = 0;
+#pragma unroll 1
+  for (int row = first_row + warp_of_block(); row < first_row + kSkinnyRows; row += kBlockWarps) {
+    if (row >= a.m) break;
+    const double of_row = cross_entropy_row<1, false>(a.next.classes, row);
+    if (lane_of_warp() == 0) loss += of_row;
   }
   return loss;
 }
@@ -280,7 +331,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2) skinny_product(SkinnyArrays<
   if (!shared.is_last) return;
   __threadfence();  // after the count, so that the sums of the others are seen with it
   double loss = finish_skinny<kByRows>(a, partial, row, col);
-  if (a.next.loss.grad == nullptr) return;
+  if (!a.next.has_loss()) return;
+  if (a.next.classes.grad != nullptr) loss = classify_skinny(a, row);
   const unsigned all = static_cast<unsigned>(tiles) * gridDim.y;
   if (grid_sum(loss, {a.next.partial, a.finished + all}, static_cast<unsigned>(place), all)) {
     a.next.total(loss);
