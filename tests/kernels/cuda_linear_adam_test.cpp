@@ -31,13 +31,13 @@ struct ProductCase {
   bool tf32;
   std::int64_t block_shared_bytes;
   double (*bound)(std::int64_t n);
-  bool tall = false;
+  UpdateTiles tiles = UpdateTiles::kUsual;
 
   [[nodiscard]] KernelTarget target(int multiprocessors) const {
     return {.geometry = {.multiprocessors = multiprocessors, .threads_per_multiprocessor = 2048},
             .block_shared_bytes = block_shared_bytes,
             .tensor_cores = tf32,
-            .tall_tiles = tall};
+            .tiles = tiles};
   }
 };
 
@@ -71,8 +71,11 @@ constexpr ProductCase kProductCases[] = {
     {"bf16", DType::kBF16, true, 227 * 1024, narrow_bound},
     {"bf16 without tensor cores", DType::kBF16, false, 64 * 1024, fp32_bound},
     {"fp16", DType::kF16, true, 227 * 1024, narrow_bound},
-    {"fp32, tall tiles", DType::kF32, false, 227 * 1024, fp32_bound, true},
-    {"bf16, tall tiles", DType::kBF16, true, 227 * 1024, narrow_bound, true}};
+    {"fp32, tall tiles", DType::kF32, false, 227 * 1024, fp32_bound, UpdateTiles::kTall},
+    {"bf16, tall tiles", DType::kBF16, true, 227 * 1024, narrow_bound, UpdateTiles::kTall},
+    {"fp32, keeping x", DType::kF32, false, 227 * 1024, fp32_bound, UpdateTiles::kKeeping},
+    {"3xTF32, keeping x", DType::kF32, true, 227 * 1024, tf32_bound, UpdateTiles::kKeeping},
+    {"bf16, keeping x", DType::kBF16, true, 227 * 1024, narrow_bound, UpdateTiles::kKeeping}};
 
 struct LayerCase {
   std::int64_t out, in, n;
@@ -286,22 +289,63 @@ TEST(CudaLinearAdam, HasTheSameBitsHoweverTilesAreSharedOutAndThreadsRun) {
   }
 }
 
-TEST(CudaLinearAdam, HasTheSameBitsInTallTiles) {
+TEST(CudaLinearAdam, HasTheSameBitsInOtherTiles) {
   if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   for (const ProductCase& product : kProductCases) {
-    if (!product.tall) continue;
+    if (product.tiles == UpdateTiles::kUsual) continue;
     ProductCase usual = product;
-    usual.tall = false;
-    for (const LayerCase& c : {kLayerCases[1], kLayerCases[7]}) {
+    usual.tiles = UpdateTiles::kUsual;
+    for (const LayerCase& c : {kLayerCases[6], kLayerCases[7], kLayerCases[8]}) {
       SCOPED_TRACE(std::string(product.name) + ", " + c.name());
-      Layer in_tall(c, product.type), in_usual(c, product.type);
-      run(in_tall, product.target(132));
-      const std::uint64_t threads = host_cuda::launched_threads();
-      run(in_usual, usual.target(132));
-      EXPECT_LT(threads, host_cuda::launched_threads()) << "blocks for all tiles";
-      EXPECT_EQ(in_tall.memory.bytes(), in_usual.memory.bytes());
+      Layer in_others(c, product.type), in_usual(c, product.type);
+      run(in_others, product.target(1));
+      run(in_usual, usual.target(1));
+      EXPECT_EQ(in_others.memory.bytes(), in_usual.memory.bytes());
     }
   }
+}
+
+/// The blocks of one multiprocessor share a strip of 256 rows of weights; the batch has four chunks
+/// of 64 rows. A copy has four numbers: 32 a row of x, and 8 a row of grad_y for each 32 rows of a
+/// tile.
+TEST(CudaLinearAdam, CopiesXOncePerStripIfBlocksKeepIt) {
+  if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
+  const LayerCase layer{256, 128, 200, 1, false, false, true, false};
+  constexpr std::int64_t kRows = 4 * 64;
+  for (const ProductCase& product : kProductCases) {
+    if (product.block_shared_bytes < 200 * 1024) continue;
+    SCOPED_TRACE(product.name);
+    Layer one(layer, product.type);
+    const std::int64_t before = host_cuda::machine().copies;
+    run(one, product.target(1));
+    const int blocks = product.type == DType::kF32 ? 1 : 2;
+    const int times_of_x = product.tiles == UpdateTiles::kKeeping ? blocks
+                           : product.tiles == UpdateTiles::kTall  ? 4
+                                                                  : 8;
+    EXPECT_EQ(host_cuda::machine().copies - before, kRows * (32 * times_of_x + 8 * 8));
+  }
+}
+
+TEST(CudaLinearAdam, HasOtherTilesWhereXIsReadForEveryTile) {
+  using enum UpdateTiles;
+  const auto tiles_of = [](const ProductCase& product, std::int64_t rows, std::int64_t in = 64) {
+    Layer layer({64, in, rows, 1, false, false, true, false}, product.type);
+    return other_tiles(layer.op, product.target(132));
+  };
+  const ProductCase &fp32 = kProductCases[0], &tf32 = kProductCases[2], &bf16 = kProductCases[3];
+  for (const ProductCase& product : {fp32, tf32, bf16}) EXPECT_TRUE(tiles_of(product, 128).empty());
+  for (const std::int64_t rows : {129, 256}) {
+    EXPECT_EQ(tiles_of(fp32, rows), std::vector({kTall, kKeeping}));
+    EXPECT_EQ(tiles_of(tf32, rows), std::vector({kKeeping}));
+    EXPECT_EQ(tiles_of(bf16, rows), std::vector({kTall, kKeeping}));
+  }
+  EXPECT_EQ(tiles_of(fp32, 257), std::vector({kTall}));
+  EXPECT_TRUE(tiles_of(tf32, 257).empty());
+  EXPECT_TRUE(tiles_of(fp32, 256, 66).empty()) << "rows that are not multiples of 16 bytes";
+  ProductCase small = fp32;
+  small.block_shared_bytes = 163 * 1024;
+  EXPECT_EQ(tiles_of(small, 256), std::vector({kTall})) << "x does not fit";
+  EXPECT_TRUE(tiles_of(kProductCases[4], 256).empty()) << "16 bits without tensor cores";
 }
 
 /// Layers of a model; each has a buffer of its own in ops().
@@ -346,7 +390,7 @@ constexpr LayerCase kAlike[] = {{64, 64, 64, 1, true, false, true, false},
 TEST(CudaLinearAdam, UpdatesSmallLayersInOneLaunchWithTheSameBits) {
   if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   for (const ProductCase& product : kProductCases) {
-    if (product.tall || product.block_shared_bytes < 200 * 1024) continue;
+    if (product.tiles != UpdateTiles::kUsual || product.block_shared_bytes < 200 * 1024) continue;
     for (const int multiprocessors : {4, 7}) {
       SCOPED_TRACE(std::string(product.name) + ", " + std::to_string(multiprocessors));
       const KernelTarget target = product.target(multiprocessors);

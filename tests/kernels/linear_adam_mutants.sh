@@ -57,6 +57,8 @@ mutant 'a layer left out' linear_adam.cuh 's/layer = layers\.of\[i\]/layer = lay
 mutant 'copies are not waited for' linear_adam.cuh 's/^ *wait_for_copies\(\);//'
 mutant 'the next grad_y into the buffer in use' linear_adam.cuh 's/fetch_next\(\(i \+ 1\) & 1\)/fetch_next(i \& 1)/'
 mutant 'the next x into the buffer in use' linear_adam.cuh 's/fetch_x\(x_buffer \^ 1, next\)/fetch_x(x_buffer, next)/'
+mutant 'x kept from the strip before' linear_adam.cuh 's/if \(next\.strip != held\)/if (held < 0)/'
+mutant 'a kept strip of which chunks are missing' linear_adam.cuh 's/if \(next\.chunk \+ 1 == next\.chunks\) held/held/'
 mutant 'held chunks of x mixed up' linear_adam.cuh 's/^ *held = other;//'
 mutant 'weights of the tile before' linear_adam.cuh 's/load\(ahead - kSlots, next\)/load(ahead - kSlots, now)/'
 mutant 'no barrier between sums and what they are exchanged for' tile_products.cuh 's/^ *__syncthreads\(\);//'

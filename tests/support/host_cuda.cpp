@@ -443,6 +443,7 @@ void note_shared_access(const void* address, unsigned bytes) {
 }
 
 void begin_copy(void* to, const void* from, unsigned bytes) {
+  ++machine().copies;
   PendingCopy copy{to, {}, bytes};
   if (from != nullptr) std::memcpy(copy.bytes.data(), from, bytes);
   std::memset(to, kPoison, bytes);

@@ -63,6 +63,7 @@ struct MachineOfKernels {
   int code_architecture = 90;        // what the kernels were compiled for
   int carveout = -1;                 // the share of shared memory that a kernel asked for last
   std::int64_t tensor_products = 0;  // instructions of tensor cores so far
+  std::int64_t copies = 0;           // asynchronous ones so far
 };
 MachineOfKernels& machine();
 

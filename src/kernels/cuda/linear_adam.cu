@@ -7,6 +7,17 @@
 namespace barestep {
 namespace {
 
+/// Calls use(product) with the product for the kernel whose blocks keep x.
+template <class Number, class Use>
+auto with_keeping_product(const KernelTarget& target, const Use& use) {
+  if constexpr (sizeof(Number) < sizeof(float)) {
+    return use(TensorProduct<1, Number>{});
+  } else {
+    if (target.tensor_cores) return use(TensorProduct<1, float, kTallRows>{});
+    return use(FmaProduct<64, float, kTallRows>{});
+  }
+}
+
 struct LinearAdamLauncher : Launcher {
   cudaError_t run(const LinearAdam& op) const {
     return with_number(op.x.dtype, [&]<class Number>(Number) {
@@ -17,6 +28,12 @@ struct LinearAdamLauncher : Launcher {
           arrays.in % 4 == 0 && arrays.out % 4 == 0 &&
           are_aligned(arrays.weight, arrays.weight_moments1, arrays.weight_moments2, arrays.grad_y,
                       arrays.x, arrays.rounded_weight);
+      if (target.tiles == UpdateTiles::kKeeping && keeps(op, target) && vectors) {
+        return with_keeping_product<Number>(target, [&]<class Product>(Product) {
+          return fused_update<Product, kChunksKept>(arrays, AdamConstants(op.step),
+                                                    linear_adam_keeping_x<Product>);
+        });
+      }
       return with_tile_product<Number>(vectors, [&]<class Product>(Product) {
         const auto start_update = [&](auto* kernel) {
           return fused_update<Product>(arrays, AdamConstants(op.step), kernel);
@@ -57,6 +74,17 @@ struct LinearAdamLauncher : Launcher {
     return tiles(op.weight.rows, kUsualRows) * tiles(op.weight.cols, kStripCols);
   }
 
+  /// Whether blocks of this op's kernel may keep the x of a strip.
+  static bool keeps(const LinearAdam& op, const KernelTarget& on) {
+    return with_number(op.x.dtype, [&]<class Number>(Number) {
+      return with_keeping_product<Number>(on, [&]<class Product>(Product) {
+        const bool has_product = op.x.dtype == DType::kF32 || on.tensor_cores;
+        return has_product && op.x.rows > Product::kDepth &&
+               op.x.rows <= kChunksKept * Product::kDepth && fits<Product, kChunksKept>(on);
+      });
+    });
+  }
+
  private:
   template <class Number>
   [[nodiscard]] LinearAdamArrays<Number> arrays_of(const LinearAdam& op) const {
@@ -81,38 +109,50 @@ struct LinearAdamLauncher : Launcher {
   template <class Number, class Use>
   cudaError_t with_tile_product(bool vectors, const Use& use) const {
     using OnTensorCores = TensorProduct<1, Number>;
-    const bool tall = target.tall_tiles && vectors;
+    const bool tall = target.tiles == UpdateTiles::kTall && vectors;
     if constexpr (sizeof(Number) < sizeof(float)) {
       using Tall = TensorProduct<1, Number, kTallRows>;
       if (!target.tensor_cores) return use(FmaProduct<32, Number>{});
-      return tall && fits<Tall>() ? use(Tall{}) : use(OnTensorCores{});
+      return tall && fits<Tall>(target) ? use(Tall{}) : use(OnTensorCores{});
     } else {
       using Fma = FmaProduct<64>;
       using Tall = FmaProduct<64, float, kTallRows>;
-      if (!fits<Fma>() || !fits<OnTensorCores>()) return use(FmaProduct<32>{});
+      if (!fits<Fma>(target) || !fits<OnTensorCores>(target)) return use(FmaProduct<32>{});
       if (target.tensor_cores) return use(OnTensorCores{});  // tall ones would be alone
-      return tall && fits<Tall>() ? use(Tall{}) : use(Fma{});
+      return tall && fits<Tall>(target) ? use(Tall{}) : use(Fma{});
     }
   }
 
-  template <class Product>
-  [[nodiscard]] bool fits() const {
-    return target.block_shared_bytes >=
-           static_cast<std::int64_t>(sizeof(LinearAdamShared<Product>));
+  template <class Product, int kChunks = kChunksOfX>
+  static bool fits(const KernelTarget& on) {
+    return on.block_shared_bytes >=
+           static_cast<std::int64_t>(sizeof(LinearAdamShared<Product, kChunks>));
   }
 
-  template <class Product, class Kernel>
+  template <class Product, int kChunks = kChunksOfX, class Kernel>
   cudaError_t fused_update(const LinearAdamArrays<typename Product::Number>& a,
                            const AdamConstants& constants, Kernel* kernel) const {
     const std::int64_t strips = std::max(std::int64_t{1}, tiles(a.in, kStripCols));
     const std::int64_t max = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
-    return start_persistent(queue, geometry, max, strips, sizeof(LinearAdamShared<Product>), kernel,
-                            a, constants);
+    return start_persistent(queue, geometry, max, strips,
+                            sizeof(LinearAdamShared<Product, kChunks>), kernel, a, constants);
   }
 };
 
 /// Up to so many tiles a multiprocessor, the end of a grid is a part of its time worth saving.
 constexpr std::int64_t kTilesOfSmall = 4;
+
+/// Up to so many rows of the batch, usual tiles read x once a strip.
+constexpr std::int64_t kRowsOfUsualTiles = kChunksOfX * FmaProduct<64>::kDepth;
+
+/// Whether accesses of 16 bytes fit the layer, wherever its buffers begin.
+bool has_vectors(const LinearAdam& op) {
+  const std::int64_t offsets = op.weight.offset_bytes | op.weight_moments1.offset_bytes |
+                               op.weight_moments2.offset_bytes | op.grad_y.offset_bytes |
+                               op.x.offset_bytes |
+                               (op.rounded_weight ? op.rounded_weight->offset_bytes : 0);
+  return op.weight.rows % 4 == 0 && op.weight.cols % 4 == 0 && offsets % kVectorBytes == 0;
+}
 
 /// Whether a layer is one of those that linear_adam_of_layers() updates.
 bool is_small(const LinearAdam& op, const KernelTarget& target) {
@@ -121,12 +161,8 @@ bool is_small(const LinearAdam& op, const KernelTarget& target) {
       static_cast<std::int64_t>(std::max(sizeof(LinearAdamShared<FmaProduct<64>>),
                                          sizeof(LinearAdamShared<TensorProduct<1, float>>)) +
                                 sizeof(LinearAdamArrays<float>));
-  const std::int64_t offsets = op.weight.offset_bytes | op.weight_moments1.offset_bytes |
-                               op.weight_moments2.offset_bytes | op.grad_y.offset_bytes |
-                               op.x.offset_bytes |
-                               (op.rounded_weight ? op.rounded_weight->offset_bytes : 0);
   return has_product && target.block_shared_bytes >= kShared && op.x.rows <= kRowsOfUsualTiles &&
-         op.weight.rows % 4 == 0 && op.weight.cols % 4 == 0 && offsets % kVectorBytes == 0 &&
+         has_vectors(op) &&
          LinearAdamLauncher::tiles_of(op) <= kTilesOfSmall * target.geometry.multiprocessors;
 }
 
@@ -141,6 +177,16 @@ bool are_alike(const LinearAdam& a, const LinearAdam& b) {
 
 cudaError_t Launcher::operator()(const LinearAdam& op) const {
   return LinearAdamLauncher{*this}.run(op);
+}
+
+std::vector<UpdateTiles> other_tiles(const LinearAdam& op, const KernelTarget& target) {
+  std::vector<UpdateTiles> others;
+  if (op.x.rows <= kRowsOfUsualTiles || !has_vectors(op)) return others;
+  // Tall ones of tf32 need more registers than two blocks on a multiprocessor have.
+  const bool is_narrow = op.x.dtype != DType::kF32;
+  if (is_narrow == target.tensor_cores) others.push_back(UpdateTiles::kTall);
+  if (LinearAdamLauncher::keeps(op, target)) others.push_back(UpdateTiles::kKeeping);
+  return others;
 }
 
 std::size_t updates_of_one_launch(std::span<const DeviceOp* const> ops,

@@ -9,7 +9,8 @@
 // the L2 cache during the product, and a thread loads each of its rows into registers as soon as it
 // has stored an earlier one.
 //
-// If two chunks are not enough, x is read again for every tile, half as often for tall tiles.
+// If two chunks are not enough, x is read again for every tile, half as often for tall tiles; or a
+// block has room for kChunksKept of them, in fp32 with a multiprocessor to itself.
 #pragma once
 
 #include <type_traits>
@@ -57,11 +58,15 @@ struct StraightArithmetic {
   }
 };
 
+/// The chunks of x that a block usually has, and those of one that keeps more.
+constexpr int kChunksOfX = 2;
+constexpr int kChunksKept = 4;
+
 /// A block's shared memory.
-template <class Product>
+template <class Product, int kChunks = kChunksOfX>
 struct LinearAdamShared {
   using Number = typename Product::Number;
-  alignas(kVectorBytes) Number x[2][Product::kDepth * kStride<Number, kStripCols>];
+  alignas(kVectorBytes) Number x[kChunks][Product::kDepth * kStride<Number, kStripCols>];
   alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, Product::kRows>];
   [[no_unique_address]] typename Product::Exchange exchange;
   AdamScalars step;  // registers cost more than loads
@@ -193,10 +198,12 @@ struct NoMarks {
   static __device__ __forceinline__ void rare() {}
 };
 
-/// The work of one block.
-template <class Product, bool kVectors, class Arithmetic, class Marks, int kMaxAhead>
+/// The work of one block. One that kKeeps has a buffer for each chunk of a tile, of which there are
+/// at least two.
+template <class Product, bool kVectors, class Arithmetic, class Marks, int kMaxAhead, int kChunks>
 struct LinearAdamBlock {
   using Number = typename Product::Number;
+  static constexpr bool kKeeps = kChunks > kChunksOfX;
   static constexpr int kDepth = Product::kDepth;
   static constexpr int kRows = Product::kRows;
   static constexpr int kSlots = Product::kSlots;
@@ -205,11 +212,11 @@ struct LinearAdamBlock {
 
   const LinearAdamArrays<Number>& a;
   const AdamConstants& constants;
-  LinearAdamShared<Product>& shared;
+  LinearAdamShared<Product, kChunks>& shared;
   int out, in, n;
   TileWalk now, next;
   int x_buffer = 0;
-  int held, other = -1;  // the chunks of x in this buffer and in the other
+  int held, other = -1;  // the chunks of x in this buffer and in the other; or the strip it keeps
   FourWeights<kVectors, Number> weights[kAhead]{};
   typename Product::Sums sums{};
   float bias_sum = 0;
@@ -259,12 +266,21 @@ struct LinearAdamBlock {
   /// Starts copying the data of the next step that is not in the buffers. Returns whether its x is
   /// in the other buffer.
   __device__ __forceinline__ bool fetch_next(int grad_y_buffer) {
-    const int requested = next.chunk_of_x();
-    const bool elsewhere = requested != held;
-    if (elsewhere && requested != other) {
-      Marks::rare();
-      fetch_x(x_buffer ^ 1, next);
-      other = requested;
+    bool elsewhere = false;
+    if constexpr (kKeeps) {
+      if (next.strip != held) {
+        Marks::rare();
+        fetch_x(next.chunk, next);  // not the one in use, since a tile has several
+        if (next.chunk + 1 == next.chunks) held = next.strip;
+      }
+    } else {
+      const int requested = next.chunk_of_x();
+      elsewhere = requested != held;
+      if (elsewhere && requested != other) {
+        Marks::rare();
+        fetch_x(x_buffer ^ 1, next);
+        other = requested;
+      }
     }
     fetch_grad_y(grad_y_buffer, next);
     return elsewhere;
@@ -324,7 +340,7 @@ struct LinearAdamBlock {
       commit_copies();
       if (more && next.chunk == 0) prefetch_weights(next);
       const Number* const grad_y = shared.grad_y[i & 1];
-      Product::add(grad_y, shared.x[x_buffer], sums);
+      Product::add(grad_y, shared.x[kKeeps ? now.chunk : x_buffer], sums);
       add_biases(grad_y);
       if (next.chunk == 0) {
         update_weights(more);
@@ -342,7 +358,8 @@ struct LinearAdamBlock {
 };
 
 /// The tiles of a layer of block `first` of `blocks`.
-template <class Product, bool kVectors, class Arithmetic, class Marks, int kMaxAhead = 4>
+template <class Product, bool kVectors, class Arithmetic, class Marks, int kMaxAhead = 4,
+          int kChunks = kChunksOfX>
 __device__ __forceinline__ void update_layer(const LinearAdamArrays<typename Product::Number>& a,
                                              const AdamConstants& constants, int first,
                                              int blocks) {
@@ -362,16 +379,16 @@ __device__ __forceinline__ void update_layer(const LinearAdamArrays<typename Pro
                        .tile = first / strips,
                        .strip = first % strips,
                        .chunk = 0};
-  LinearAdamBlock<Product, kVectors, Arithmetic, Marks, kMaxAhead> block{
-      .a = a,
-      .constants = constants,
-      .shared = dynamic_shared<LinearAdamShared<Product>>(),
-      .out = out,
-      .in = in,
-      .n = n,
-      .now = begin,
-      .next = begin,
-      .held = begin.chunk_of_x()};
+  using Block = LinearAdamBlock<Product, kVectors, Arithmetic, Marks, kMaxAhead, kChunks>;
+  Block block{.a = a,
+              .constants = constants,
+              .shared = dynamic_shared<LinearAdamShared<Product, kChunks>>(),
+              .out = out,
+              .in = in,
+              .n = n,
+              .now = begin,
+              .next = begin,
+              .held = Block::kKeeps ? -1 : begin.chunk_of_x()};
   block.run(own * chunks);
 }
 
@@ -386,6 +403,22 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   begin_kernel();
   update_layer<Product, kVectors, Arithmetic, Marks>(a, constants, static_cast<int>(blockIdx.x),
                                                      static_cast<int>(gridDim.x));
+}
+
+/// How many blocks that keep x a multiprocessor has room for.
+template <class Product>
+constexpr int kBlocksKeeping = 2 * sizeof(LinearAdamShared<Product, kChunksKept>) <= 226 * 1024 ? 2
+                                                                                                : 1;
+
+/// The same, but a block keeps the x of its strip, which has two chunks at least and kChunksKept at
+/// most, so that it is read once a strip. A block alone has registers for weights of many slots.
+template <class Product>
+__global__ void __launch_bounds__(kBlockThreads, kBlocksKeeping<Product>)
+    linear_adam_keeping_x(LinearAdamArrays<typename Product::Number> a, AdamConstants constants) {
+  begin_kernel();
+  constexpr int kMaxAhead = kBlocksKeeping<Product> == 1 ? 8 : 4;
+  update_layer<Product, true, StraightArithmetic, NoMarks, kMaxAhead, kChunksKept>(
+      a, constants, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
 /// The most layers of one launch.
