@@ -151,8 +151,8 @@ class Device {
   /// The algorithms chosen for products, as text that another process can load; empty if there are
   /// none.
   [[nodiscard]] virtual std::string product_choices() const { return ""; }
-  /// Loads such a text from an equal device. Call before prepare(), which then times nothing more.
-  /// Ignores a text from a different device.
+  /// Loads such a text from an equal device. Call before prepare(), which then times only what has
+  /// the same results either way. Ignores a text from a different device.
   virtual void set_product_choices(const std::string& /*text*/) {}
 
   /// Queues. Allocates nothing.

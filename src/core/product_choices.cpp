@@ -202,7 +202,7 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, K
     : file_(std::move(file)), place_(std::move(place)), keeper_(keeper) {
   if (keeper_ == Keeper::kCache) {
     try {
-      if (!file_.empty() && std::filesystem::exists(file_)) take(choices_text(file_));
+      if (!file_.empty() && std::filesystem::exists(file_)) load(choices_text(file_));
     } catch (const std::exception&) {  // an unreadable cache counts as missing
     }
     return;
@@ -219,6 +219,12 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, K
 }
 
 bool ProductChoices::take(const std::string& text) {
+  const bool is_taken = load(text);
+  if (is_taken) is_stored_ = false;
+  return is_taken;
+}
+
+bool ProductChoices::load(const std::string& text) {
   try {
     ReadChoices read = parse_choices(text, file_);
     if (read.place != place_) return false;
@@ -252,7 +258,7 @@ void ProductChoices::add_kernels(const std::string& work, const KernelTimes& tim
 }
 
 void ProductChoices::keep() const {
-  if (file_.empty()) return;
+  if (file_.empty() || !is_stored_) return;
   try {
     if (keeper_ == Keeper::kCache) std::filesystem::create_directories(file_.parent_path());
     replace_file(file_, text());

@@ -108,18 +108,21 @@ class ProductChoices {
 
   /// The file's content; empty if there are no choices.
   [[nodiscard]] std::string text() const;
-  /// Replaces the choices in memory, but not in the file, with those of such a text. Returns false
-  /// and changes nothing if the text is from another place or damaged.
+  /// Replaces the choices in memory, but not in the file, with those of such a text; from then on
+  /// nothing is stored. Returns false and changes nothing if the text is from another place or
+  /// damaged.
   bool take(const std::string& text);
 
   [[nodiscard]] const std::filesystem::path& file() const { return file_; }
 
  private:
+  bool load(const std::string& text);
   void keep() const;
 
   std::filesystem::path file_;
   ProductPlace place_;
   Keeper keeper_;
+  bool is_stored_ = true;  // each addition, if there is a file
   std::map<ProductShape, ProductChoice> choices_;
   std::map<std::string, KernelTimes> kernels_;
 };

@@ -10,9 +10,11 @@
 
 #include "core/index.h"
 #include "core/random.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/on_fake.h"
 #include "support/expect_error.h"
 #include "support/fake_cuda.h"
+#include "train/step.h"
 
 namespace barestep {
 namespace {
@@ -481,8 +483,8 @@ TEST_F(SkinnyOnFake, RefusesAChoiceThatDoesNotRun) {
                [&] { device->prepare(op); });
 }
 
-/// An Attention and its gradient. Both kinds of kernels run on the host, so tests say which is
-/// faster.
+/// An Attention and its gradient, on a GPU whose tensor cores are fast, and on one where they are
+/// slow.
 class AttentionOnFake : public TuningOnFake {
  protected:
   void SetUp() override {
@@ -515,34 +517,30 @@ class AttentionOnFake : public TuningOnFake {
     return fake_cuda::tensor_products() > before;
   }
 
-  /// The device's choices, with the gradient's kernel of tensor cores faster and the other slower.
-  [[nodiscard]] std::string changed_choices() const {
-    auto choices = nlohmann::json::parse(device->product_choices());
-    for (auto& kernels : choices.at("kernels")) {
-      EXPECT_GT(kernels.at("usual_us").get<double>(), 0);
-      EXPECT_GT(kernels.at("other_us").get<double>(), 0);
-      kernels["usual_us"] = 2;
-      kernels["other_us"] = kernels.at("work").get<std::string>().find("gradient") < 20 ? 1 : 3;
-    }
-    return choices.dump();
-  }
-
+  const fake_cuda::Machine fast{.fast_tensor_cores = 0}, slow{.fast_tensor_cores = 1};
   Attention forward;
   AttentionGrad backward;
 };
 
 TEST_F(AttentionOnFake, RunsOnTensorCoresWhereThatWasFaster) {
-  restart(machine, tuned);
-  device->prepare(forward);
-  device->prepare(backward);
-  const std::string choices = changed_choices();
-  restart(machine, tuned);
+  const auto expect_on_tensor_cores = [&](bool on_them) {
+    EXPECT_EQ(multiplies_on_tensor_cores(forward), on_them);
+    EXPECT_EQ(multiplies_on_tensor_cores(backward), on_them);
+    EXPECT_EQ(device->info().product_library,
+              std::string("cuBLASLt 13.1.0") +
+                  (on_them ? ", attention on tensor cores, which is faster here" : ""));
+  };
+  restart(slow, tuned);
+  expect_on_tensor_cores(false);
+  std::filesystem::remove_all(folder() / "barestep");
+  restart(fast, tuned);
+  expect_on_tensor_cores(true);
+  const std::string choices = device->product_choices();
+  std::filesystem::remove_all(folder() / "barestep");
+  restart(slow, tuned);
   device->set_product_choices(choices);
-  EXPECT_FALSE(multiplies_on_tensor_cores(forward));
-  EXPECT_EQ(device->info().product_library, "cuBLASLt 13.1.0");
-  EXPECT_TRUE(multiplies_on_tensor_cores(backward));
-  EXPECT_EQ(device->info().product_library,
-            "cuBLASLt 13.1.0, attention on tensor cores, which is faster here");
+  expect_on_tensor_cores(true);
+  EXPECT_FALSE(std::filesystem::exists(folder() / "barestep")) << "another's choice is not kept";
 }
 
 TEST_F(AttentionOnFake, IsNotOnTensorCoresUntimedNorWithoutThem) {
@@ -571,7 +569,7 @@ TEST_F(AttentionOnFake, PassesOverALaunchThatIsRefused) {
 }
 
 /// Fused updates over so many rows that x does not stay in shared memory.
-TEST_F(TuningOnFake, TimesFusedUpdatesOverManyRowsInTallTilesToo) {
+TEST_F(TuningOnFake, TimesFusedUpdatesOverManyRowsInOtherTilesToo) {
   const auto op_of = [](Memory& of, std::int64_t rows) {
     const auto add = [&](std::int64_t number, std::int64_t cols) {
       Tensor tensor = of.add(1, number * cols + 4);
@@ -599,15 +597,65 @@ TEST_F(TuningOnFake, TimesFusedUpdatesOverManyRowsInTallTilesToo) {
   };
   restart(machine, tuned);
   EXPECT_EQ(kernels_of(128), 0);
-  EXPECT_EQ(kernels_of(129), 10);
+  EXPECT_EQ(kernels_of(257), 10);
+  EXPECT_EQ(kernels_of(129), 20) << "tall tiles, and tiles that keep x";
   EXPECT_EQ(kernels_of(129), 0) << "it is known";
   Memory many;
   const LinearAdam update = op_of(many, 129);
   const auto result = run(update, many);
+  device->prepare(op);
+  const std::string choices = device->product_choices();
+  std::filesystem::remove_all(folder() / "barestep");
+  restart(machine, tuned);
+  device->set_product_choices(choices);
+  EXPECT_EQ(kernels_of(129), 0) << "as another device timed it";
+  EXPECT_EQ(kernels_of(257), 0);
+  EXPECT_EQ(kernels_of(130), 20) << "with the choices of another too, as the bits are the same";
   tuned.autotunes = false;
   restart(machine, tuned);
   EXPECT_EQ(kernels_of(129), 0);
   EXPECT_EQ(run(update, many), result);
+}
+
+/// The launches of a step on an H200, without those of its input, if kernels of ours are taken
+/// wherever they run.
+std::int64_t launches_with_own(const TrainConfig& config) {
+  const KernelTarget target{
+      .geometry = {.multiprocessors = 132, .threads_per_multiprocessor = 2048},
+      .tensor_cores = config.device.precision != Precision::kFp32,
+      .has_tf32 = true};
+  const StepPrograms programs(spec_of(config, DeviceKind::kCuda, nullptr), nullptr);
+  std::vector<const DeviceOp*> ops;
+  for (const Node& node : programs.train().program.nodes()) {
+    const auto* const op = std::get_if<DeviceOp>(&node.op);
+    if (op != nullptr && node.phase != Phase::kData) ops.push_back(op);
+  }
+  std::int64_t launches = 0;
+  for (std::span<const DeviceOp* const> rest = ops; !rest.empty();) {
+    const auto* const gemm = std::get_if<Gemm>(rest.front());
+    const bool is_own = gemm != nullptr && !skinny_products(shape_of(*gemm), target).empty();
+    const bool includes = is_own && rest.size() > 1 && skinny_includes(*gemm, *rest[1]);
+    const std::size_t joined = includes ? 2 : updates_of_one_launch(rest, target);
+    launches += joined > 1 ? 1 : launches_of(*rest.front());
+    rest = rest.subspan(std::max<std::size_t>(joined, 1));
+  }
+  return launches;
+}
+
+/// In 16 bits, the batch is rounded first.
+TEST(LaunchesOfAStep, AreFourOf1024x2AndFiveIn16Bits) {
+  TrainConfig config;
+  config.model = {.dim = 1024, .depth = 2};
+  config.parallel.scheme = SchemeKind::kSingle;
+  config.training.update = Update::kFused;
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+    SCOPED_TRACE(name_of(precision));
+    config.device.precision = precision;
+    for (const LossKind loss : {LossKind::kMse, LossKind::kL1, LossKind::kHuber}) {
+      config.model.loss = loss;
+      EXPECT_EQ(launches_with_own(config), precision == Precision::kBf16 ? 5 : 4) << name_of(loss);
+    }
+  }
 }
 
 TEST_F(ProductOnFake, RefusesChoicesThatWereMadeElsewhere) {

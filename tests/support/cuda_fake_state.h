@@ -46,6 +46,7 @@ struct State {
   std::vector<int> priorities_replayed;
   int launched_ahead = 0;
   int last_algorithm = -1;
+  int device = 0;      // the current one
   double extra_s = 0;  // how far the clock is ahead of the steady clock
 };
 State& state();

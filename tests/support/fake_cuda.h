@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct Machine {
   int fastest_algorithm = 0;     // index among those that cuBLASLt offers
   bool chooses_by_rows = false;  // for each number of rows, cuBLASLt offers another one first
   bool peers = true;             // GPUs can access each other's memory
+  // The GPU whose kernels of ours are fast on tensor cores alone; on others they are slow there.
+  // Without one, they take the time of the host.
+  std::optional<int> fast_tensor_cores{};
 };
 
 /// Resets the machine: nothing is scripted, and all counts are 0. Nothing may be allocated.

@@ -33,6 +33,15 @@ void protect_all(int protection) {
   }
 }
 
+/// Runs a kernel, and takes the time that the machine states.
+void run_kernel(const std::function<void()>& kernel, int device) {
+  const std::int64_t before = tensor_products();
+  kernel();
+  const std::optional<int>& fast = state().machine.fast_tensor_cores;
+  const bool uses_them = tensor_products() > before;
+  if (fast && uses_them != (device == *fast)) state().extra_s += 10;
+}
+
 /// Kernels that run on the host are work of our streams.
 bool take_launches() {
   host_cuda::set_queue([](void* stream, std::function<void()> work, bool ahead) {
@@ -40,7 +49,9 @@ bool take_launches() {
     auto* const queue = static_cast<cudaStream_t>(stream);
     if (ahead && !queue->ends_with_kernel) return static_cast<int>(failed(cudaErrorInvalidValue));
     if (ahead) ++state().launched_ahead;
-    const cudaError_t status = submit(queue, {std::move(work)});
+    const cudaError_t status = submit(queue, {[kernel = std::move(work), device = state().device] {
+                                        run_kernel(kernel, device);
+                                      }});
     queue->ends_with_kernel = true;
     return static_cast<int>(status);
   });
@@ -257,7 +268,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaSetDevice(int device) {
   FAKE_CALL();
-  return device < state().machine.devices ? cudaSuccess : failed(cudaErrorInvalidDevice);
+  if (device >= state().machine.devices) return failed(cudaErrorInvalidDevice);
+  state().device = device;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "core/device.h"
@@ -385,21 +384,12 @@ std::string CudaProduct::choices() const {
 }
 
 void CudaProduct::set_choices(const std::string& text) {
-  if (choices_ && choices_->take(text)) {
-    is_cache_ = false;
-    tuned_flop_ = std::numeric_limits<double>::infinity();
-  }
-}
-
-bool CudaProduct::times(const ProductShape& shape) const {
-  const double flop = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
-                      static_cast<double>(shape.k);
-  return choices_ != nullptr && flop >= tuned_flop_;
+  if (choices_ && choices_->take(text)) are_given_ = true;
 }
 
 bool CudaProduct::take_kept(const ProductShape& shape, CudaProductPlan& plan) {
   auto kept = choices_ ? choices_->find(shape) : std::nullopt;
-  if (!kept && choices_ && std::isinf(tuned_flop_)) {
+  if (!kept && are_given_) {
     // Rank 0 times before any memory of the step is allocated.
     ProductShape before = shape;
     before.cached = true;
@@ -407,14 +397,13 @@ bool CudaProduct::take_kept(const ProductShape& shape, CudaProductPlan& plan) {
   }
   if (!kept) return false;
   if (take(algorithm_of(*kept), shape, plan)) return true;
-  if (is_cache_) return false;
-  const bool is_file = !std::isinf(tuned_flop_);
+  if (is_cache_ && !are_given_) return false;
   fail(ExitCode::kConfiguration,
        {.what = "--autotune",
-        .value = is_file ? choices_->file().string() : "on",
+        .value = are_given_ ? "on" : choices_->file().string(),
         .why = fmt::format("{} algorithm for {} does not run here",
-                           is_file ? "its" : "rank 0's or the checkpoint's", text_of(shape)),
-        .remedy = is_file ? "remove the file, or name another" : "use --autotune off"});
+                           are_given_ ? "rank 0's or the checkpoint's" : "its", text_of(shape)),
+        .remedy = are_given_ ? "use --autotune off" : "remove the file, or name another"});
 }
 
 bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
@@ -423,7 +412,9 @@ bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
   computed.relu = shape.relu && plan.fused;
   computed.cached = cached_;
   if (take_kept(computed, plan)) return true;
-  const bool timed = times(computed);
+  const double flop = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+                      static_cast<double>(shape.k);
+  const bool timed = times(flop, Bits::kOther);
   std::vector<ProductCandidate> offered = candidates(shape, plan, timed ? kCandidates : 1);
   if (timed && plan.fused) add_own(shape, offered);
   if (offered.empty()) return false;

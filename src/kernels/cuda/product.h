@@ -78,11 +78,16 @@ class CudaProduct {
   /// Whether our kernels round their factors to tf32.
   [[nodiscard]] bool rounds() const { return precision_ == Precision::kTf32; }
 
-  /// Where choices are kept; null if nothing is timed. And from how many flops on it is.
+  /// Where choices are kept; null if nothing is timed.
   [[nodiscard]] ProductChoices* kept_choices() const { return choices_.get(); }
-  [[nodiscard]] double tuned_flop() const { return tuned_flop_; }
+  /// Whether ways to compute work of so many flops are timed. With the choices of another device,
+  /// only those with the same bits are.
+  enum class Bits { kSame, kOther };
+  [[nodiscard]] bool times(double flop, Bits bits) const {
+    return choices_ != nullptr && flop >= tuned_flop_ && (bits == Bits::kSame || !are_given_);
+  }
   /// Whether timing was not asked for, so that a run goes on without it if memory is short.
-  [[nodiscard]] bool may_lack_memory() const { return is_cache_; }
+  [[nodiscard]] bool may_lack_memory() const { return is_cache_ || are_given_; }
 
  private:
   CudaProductPlan new_plan(const ProductShape& shape, bool fused);
@@ -95,8 +100,6 @@ class CudaProduct {
   /// Applies the stored choice, if there is one that runs. Throws Error(kConfiguration) if the
   /// choice is from another device or library.
   bool take_kept(const ProductShape& shape, CudaProductPlan& plan);
-  /// Whether to time algorithms for this shape.
-  [[nodiscard]] bool times(const ProductShape& shape) const;
   /// Like choose(), but with the algorithm for rows_of_products rows.
   bool choose_for_rows(const ProductShape& shape, CudaProductPlan& plan);
   /// Applies the algorithm; false if it cannot run for this shape and its descriptors.
@@ -111,6 +114,7 @@ class CudaProduct {
   std::int64_t rows_of_products_;
   std::unique_ptr<ProductChoices> choices_;  // null: uses the library's first
   bool is_cache_ = false;                    // else a file named by the user
+  bool are_given_ = false;                   // choices are those of another device or run
   double tuned_flop_;                        // from this size on, products are timed
   bool cached_ = false;                      // of the product being prepared
   std::map<ProductShape, CudaProductPlan> plans_;

@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <optional>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -98,14 +97,16 @@ std::string TimedKernels::text() const {
 }
 
 template <class Usual, class Other>
-bool TimedKernels::prefers_other(const std::string& work, std::span<const DeviceOp* const> ops,
-                                 bool cached, const Usual& usual, const Other& other) {
+std::optional<KernelTimes> TimedKernels::times_of(const std::string& work,
+                                                  std::span<const DeviceOp* const> ops, bool cached,
+                                                  CudaProduct::Bits bits, const Usual& usual,
+                                                  const Other& other) {
   ProductChoices* const choices = product_.kept_choices();
-  if (choices == nullptr) return false;
+  if (choices == nullptr) return std::nullopt;
   std::optional<KernelTimes> times = choices->find_kernels(work);
   double flop = 0;
   for (const DeviceOp* const op : ops) flop += static_cast<double>(flops_of(*op));
-  if (!times && flop >= product_.tuned_flop()) {
+  if (!times && product_.times(flop, bits)) {
     BARESTEP_REQUIRE(!context_.capturing, "kernels are timed before a capture");
     context_.use();
     try {
@@ -118,7 +119,7 @@ bool TimedKernels::prefers_other(const std::string& work, std::span<const Device
     if (times && std::isinf(times->usual_us)) times.reset();
     if (times) choices->add_kernels(work, *times);
   }
-  return times && times->prefers_other();
+  return times;
 }
 
 template <class AttentionOp>
@@ -142,22 +143,33 @@ void TimedKernels::prepare(const DeviceOp& op, bool cached) {
                                     {stream.handle(), nullptr});
     };
     const AttentionKind kind = kind_of(*attention);
-    if (prefers_other(work_of(kind), ops, cached, usual, other)) on_tensor_cores_.insert(kind);
+    const auto times =
+        times_of(work_of(kind), ops, cached, CudaProduct::Bits::kOther, usual, other);
+    if (times && times->prefers_other()) on_tensor_cores_.insert(kind);
   };
   prepare_attention(std::get_if<Attention>(&op));
   prepare_attention(std::get_if<AttentionGrad>(&op));
-  const auto* const update = std::get_if<LinearAdam>(&op);
-  const bool has_tall_tiles = update != nullptr && update->x.rows > kRowsOfUsualTiles &&
-                              (update->x.dtype != DType::kF32 || !target_.tensor_cores);
-  if (!has_tall_tiles) return;
-  const auto in_tall_tiles = [&](const Addresses& addresses, const CudaDeviceStream& stream) {
-    KernelTarget target = target_;
-    target.tall_tiles = true;
-    return barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
-  };
-  if (prefers_other(work_of(*update) + " in tall tiles" + at_place(cached), ops, cached, usual,
-                    in_tall_tiles)) {
-    in_tall_tiles_.insert(extents_of(*update));
+  if (const auto* const update = std::get_if<LinearAdam>(&op)) prepare(*update, op, cached);
+}
+
+void TimedKernels::prepare(const LinearAdam& update, const DeviceOp& op, bool cached) {
+  const DeviceOp* const ops[] = {&op};
+  double best_us = std::numeric_limits<double>::infinity();
+  for (const UpdateTiles tiles : other_tiles(update, target_)) {
+    const auto in = [&](UpdateTiles chosen) {
+      return [&, chosen](const Addresses& addresses, const CudaDeviceStream& stream) {
+        KernelTarget target = target_;
+        target.tiles = chosen;
+        return barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
+      };
+    };
+    const char* const how =
+        tiles == UpdateTiles::kTall ? " in tall tiles" : " in tiles that keep x";
+    const auto times = times_of(work_of(update) + how + at_place(cached), ops, cached,
+                                CudaProduct::Bits::kSame, in(UpdateTiles::kUsual), in(tiles));
+    if (!times || !times->prefers_other() || *times->other_us >= best_us) continue;
+    best_us = *times->other_us;
+    tiles_[extents_of(update)] = tiles;
   }
 }
 
@@ -190,9 +202,9 @@ std::size_t TimedKernels::joins(std::span<const DeviceOp* const> ops, bool cache
   const auto together = [&](const Addresses& addresses, const CudaDeviceStream& stream) {
     return launch(joined, addresses, stream);
   };
-  if (prefers_other(work + " in one launch" + at_place(cached), joined, cached, apart, together)) {
-    return count;
-  }
+  const auto times = times_of(work + " in one launch" + at_place(cached), joined, cached,
+                              CudaProduct::Bits::kSame, apart, together);
+  if (times && times->prefers_other()) return count;
   apart_.insert(joined.begin(), joined.end());  // fewer of them are not tried
   return 1;
 }
@@ -211,7 +223,8 @@ int TimedKernels::launch(const DeviceOp& op, const Addresses& addresses,
   KernelTarget target = target_;
   target.follows_kernel = follows_kernel;
   const auto* const update = std::get_if<LinearAdam>(&op);
-  target.tall_tiles = update != nullptr && in_tall_tiles_.contains(extents_of(*update));
+  const auto tiles = update == nullptr ? tiles_.end() : tiles_.find(extents_of(*update));
+  if (tiles != tiles_.end()) target.tiles = tiles->second;
   return barestep::launch(op, addresses, stream.launch_memory(), target, stream.handle());
 }
 

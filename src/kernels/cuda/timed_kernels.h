@@ -5,6 +5,8 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -37,8 +39,8 @@ class TimedKernels {
   /// named.
   [[nodiscard]] std::string text() const;
 
-  /// Chooses the kernels of an attention, on tensor cores or not, and of a fused update over many
-  /// rows, in tall tiles or not; leaves other ops. `cached` as for products.
+  /// Chooses the kernels of an attention, on tensor cores or not, and the tiles of a fused update
+  /// over many rows; leaves other ops. `cached` as for products.
   void prepare(const DeviceOp& op, bool cached);
   /// As Device::joins(): updates of small layers, or a product by our kernel and what it includes.
   std::size_t joins(std::span<const DeviceOp* const> ops, bool cached);
@@ -52,11 +54,13 @@ class TimedKernels {
              const CudaDeviceStream& stream, bool* follows_kernel = nullptr) const;
 
  private:
-  /// Whether the other kernels are faster: as kept, or as timed now if the ops take as many flops
-  /// as what is timed. Calls usual(addresses, stream) and other(addresses, stream).
+  /// The times of both kinds of kernels: as kept, or as taken now if ops of so many flops are
+  /// timed; none otherwise. Calls usual(addresses, stream) and other(addresses, stream).
   template <class Usual, class Other>
-  bool prefers_other(const std::string& work, std::span<const DeviceOp* const> ops, bool cached,
-                     const Usual& usual, const Other& other);
+  std::optional<KernelTimes> times_of(const std::string& work, std::span<const DeviceOp* const> ops,
+                                      bool cached, CudaProduct::Bits bits, const Usual& usual,
+                                      const Other& other);
+  void prepare(const LinearAdam& update, const DeviceOp& op, bool cached);
   template <class AttentionOp>
   [[nodiscard]] bool is_on_tensor_cores(const AttentionOp* op) const;
 
@@ -64,8 +68,8 @@ class TimedKernels {
   const KernelTarget& target_;
   CudaProduct& product_;
   std::set<AttentionKind> on_tensor_cores_{};
-  std::set<ProductSize> in_tall_tiles_{};  // fused updates: rows, columns, and of the batch
-  std::set<const DeviceOp*> apart_{};      // of launches of several that are not faster
+  std::map<ProductSize, UpdateTiles> tiles_{};  // of fused updates: rows, columns, of the batch
+  std::set<const DeviceOp*> apart_{};           // of launches of several that are not faster
 };
 
 }  // namespace barestep
