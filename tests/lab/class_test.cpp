@@ -300,7 +300,7 @@ TEST_F(AClass, HasVariantsOfEverySheetWithOtherFigures) {
     for (const std::string& sheet : sheet_names()) {
       SCOPED_TRACE(sheet + " on " + machine);
       const std::filesystem::path output =
-          folder() / (sheet + std::filesystem::path(machine).stem().string());
+          folder() / fmt::format("{}-{}", sheet, std::filesystem::path(machine).stem().string());
       const ClassPlan plan = new_class({.sheet = sheet,
                                         .students = file("names.csv", names_of(8)),
                                         .output = output,
