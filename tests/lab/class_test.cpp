@@ -528,7 +528,7 @@ TEST_F(AClass, SaysOfRunsOfGpusOnRandomDataThatNoneWasRepeated) {
       true);
   const GradedClass grades = grade(plan, [](const Case&) {
     ADD_FAILURE() << "a run was repeated";
-    return Start{};
+    return Start{.ranks = {made_up_rank({}, 1)}};
   });
   EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
   EXPECT_THAT(grades.students[0].marks[0].text,
@@ -574,7 +574,7 @@ It is not.
                         std::filesystem::copy_options::recursive);
   const GradedClass grades = grade(plan, [](const Case&) {
     ADD_FAILURE() << "a student's own program was run";
-    return Start{};
+    return Start{.ranks = {made_up_rank({}, 1)}};
   });
   const auto kinds = [&](std::size_t student) {
     std::set<MistakeKind> all;
