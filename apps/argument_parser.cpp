@@ -67,6 +67,17 @@ bool is_flag(const Argument& argument) {
   return has_dashes(argument) && argument.type.empty();
 }
 
+/// The lines that show a command, after the title; nothing if there are none.
+std::string examples_of(const std::string& command, const std::string& all) {
+  std::istringstream lines(all);
+  std::string title, line, text;
+  std::getline(lines, title);
+  while (std::getline(lines, line)) {
+    if (line.starts_with("  " + command + " ") || line == "  " + command) text += "\n" + line;
+  }
+  return text.empty() ? "" : title + text;
+}
+
 }  // namespace
 
 Argument option(std::string name, std::string type, std::string help, Read read) {
@@ -287,21 +298,6 @@ struct ArgumentParser::State {
           did_you_mean(rest.front(), names, false)});
   }
 };
-
-namespace {
-
-/// The lines that show a command, after the title; nothing if there are none.
-std::string examples_of(const std::string& command, const std::string& all) {
-  std::istringstream lines(all);
-  std::string title, line, text;
-  std::getline(lines, title);
-  while (std::getline(lines, line)) {
-    if (line.starts_with("  " + command + " ") || line == "  " + command) text += "\n" + line;
-  }
-  return text.empty() ? "" : title + text;
-}
-
-}  // namespace
 
 ArgumentParser::ArgumentParser(std::string_view program, std::string_view version,
                                std::string_view description, std::string_view examples)

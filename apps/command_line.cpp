@@ -194,26 +194,6 @@ class Reader : public nlohmann::json_sax<Json> {
   std::map<std::string_view, RawValue> given_;
 };
 
-}  // namespace
-
-std::map<std::string_view, RawValue> read_config_file(SchemeKind scheme,
-                                                      const std::filesystem::path& path) {
-  std::string content = content_of(path);
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
-  // The parser would take NUL as the end of the file.
-  if (content.find('\0') != std::string::npos) {
-    fail(ExitCode::kConfiguration, {"config file", path.string(), "not JSON: holds a NUL byte",
-                                    "a config file is one JSON object"});
-  }
-  std::istringstream text(std::move(content));
-  Reader reader(scheme, path.string(), text);
-  Json::sax_parse(text, &reader);
-  return reader.take();
-}
-
-namespace {
-
 /// The text of --help other than the options.
 struct About {
   SchemeKind usual;
@@ -277,6 +257,22 @@ CommandLine merge(SchemeKind usual, const std::map<std::string_view, RawValue>& 
 }
 
 }  // namespace
+
+std::map<std::string_view, RawValue> read_config_file(SchemeKind scheme,
+                                                      const std::filesystem::path& path) {
+  std::string content = content_of(path);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
+  // The parser would take NUL as the end of the file.
+  if (content.find('\0') != std::string::npos) {
+    fail(ExitCode::kConfiguration, {"config file", path.string(), "not JSON: holds a NUL byte",
+                                    "a config file is one JSON object"});
+  }
+  std::istringstream text(std::move(content));
+  Reader reader(scheme, path.string(), text);
+  Json::sax_parse(text, &reader);
+  return reader.take();
+}
 
 CommandLine parse_command_line(SchemeKind scheme, const std::vector<std::string>& arguments) {
   const auto& [name, usual, last] = program_of(scheme);

@@ -82,55 +82,6 @@ std::string joined_names(const std::vector<CommandText>& commands) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-}  // namespace
-
-std::string bash_completion(const ProgramText& text) {
-  std::string script = fmt::format(
-      R"(# Completion in bash; written by `{0} --completion bash`.
-_{0}() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
-  local command= words= files=yes
-)",
-      text.program);
-  // bash takes --option=value apart into three words.
-  script += R"(  if [[ $word == = ]]; then
-    word=
-  elif [[ $before == = ]]; then
-    before=${COMP_WORDS[COMP_CWORD - 2]}
-  fi
-)";
-  if (!text.commands.empty()) {
-    script += fmt::format(R"(  if [ "$COMP_CWORD" -gt 1 ]; then command=${{COMP_WORDS[1]}}; fi
-  if [ -z "$command" ]; then
-    words='{}'
-    if [[ $word == -* ]]; then words='{}'; fi
-  else
-)",
-                          joined_names(text.commands), names_of_options(text.self, true));
-  }
-  script += R"(  if [[ $before != -* ]]; then before=; fi
-  case "$command $before" in
-)";
-  std::vector<CommandText> all = text.commands;
-  if (all.empty()) all.push_back(text.self);
-  for (const CommandText& command : all) {
-    script += bash_values(command) + bash_words(command, text.commands.empty());
-  }
-  script += "  esac\n";
-  if (!text.commands.empty()) script += "  fi\n";
-  // Without an answer, bash completes names of files.
-  script += fmt::format(R"(  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
-  if [ -z "$files" ]; then compopt +o default; fi
-  if [[ ${{#COMPREPLY[@]}} == 1 && ${{COMPREPLY[0]}} == *: ]]; then compopt -o nospace; fi
-}}
-complete -o default -F _{0} {0}
-)",
-                        text.program);
-  return script;
-}
-
-namespace {
-
 /// In single quotes of a shell.
 std::string in_quotes(const std::string& text) {
   std::string quotes = "'";
@@ -178,26 +129,6 @@ std::string zsh_arguments(const CommandText& command, bool is_program) {
   return call + "\n";
 }
 
-}  // namespace
-
-std::string zsh_completion(const ProgramText& text) {
-  std::string script = fmt::format(
-      "#compdef {0}\n# Completion in zsh; written by `{0} --completion zsh`.\n", text.program);
-  if (text.commands.empty()) return script + zsh_arguments(text.self, true);
-  script += "if (( CURRENT == 2 )); then\n  local -a all=(\n";
-  for (const CommandText& command : text.commands) {
-    script += "    " + in_quotes(command.name + ":" + zsh_text(command.description)) + "\n";
-  }
-  script += "  )\n  _describe command all\n  " + zsh_arguments(text.self, true) +
-            "  return\nfi\nshift words\n(( CURRENT-- ))\ncase $words[1] in\n";
-  for (const CommandText& command : text.commands) {
-    script += fmt::format("  {})\n  {}  ;;\n", command.name, zsh_arguments(command, false));
-  }
-  return script + "esac\n";
-}
-
-namespace {
-
 /// Text of a page for man: a line that began with a dot or a quote would be a macro.
 std::string man_text(std::string_view text) {
   std::string escaped;
@@ -236,6 +167,67 @@ std::string man_arguments(const CommandText& command) {
 }
 
 }  // namespace
+
+std::string bash_completion(const ProgramText& text) {
+  std::string script = fmt::format(
+      R"(# Completion in bash; written by `{0} --completion bash`.
+_{0}() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}
+  local command= words= files=yes
+)",
+      text.program);
+  // bash takes --option=value apart into three words.
+  script += R"(  if [[ $word == = ]]; then
+    word=
+  elif [[ $before == = ]]; then
+    before=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+)";
+  if (!text.commands.empty()) {
+    script += fmt::format(R"(  if [ "$COMP_CWORD" -gt 1 ]; then command=${{COMP_WORDS[1]}}; fi
+  if [ -z "$command" ]; then
+    words='{}'
+    if [[ $word == -* ]]; then words='{}'; fi
+  else
+)",
+                          joined_names(text.commands), names_of_options(text.self, true));
+  }
+  script += R"(  if [[ $before != -* ]]; then before=; fi
+  case "$command $before" in
+)";
+  std::vector<CommandText> all = text.commands;
+  if (all.empty()) all.push_back(text.self);
+  for (const CommandText& command : all) {
+    script += bash_values(command) + bash_words(command, text.commands.empty());
+  }
+  script += "  esac\n";
+  if (!text.commands.empty()) script += "  fi\n";
+  // Without an answer, bash completes names of files.
+  script += fmt::format(R"(  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+  if [ -z "$files" ]; then compopt +o default; fi
+  if [[ ${{#COMPREPLY[@]}} == 1 && ${{COMPREPLY[0]}} == *: ]]; then compopt -o nospace; fi
+}}
+complete -o default -F _{0} {0}
+)",
+                        text.program);
+  return script;
+}
+
+std::string zsh_completion(const ProgramText& text) {
+  std::string script = fmt::format(
+      "#compdef {0}\n# Completion in zsh; written by `{0} --completion zsh`.\n", text.program);
+  if (text.commands.empty()) return script + zsh_arguments(text.self, true);
+  script += "if (( CURRENT == 2 )); then\n  local -a all=(\n";
+  for (const CommandText& command : text.commands) {
+    script += "    " + in_quotes(command.name + ":" + zsh_text(command.description)) + "\n";
+  }
+  script += "  )\n  _describe command all\n  " + zsh_arguments(text.self, true) +
+            "  return\nfi\nshift words\n(( CURRENT-- ))\ncase $words[1] in\n";
+  for (const CommandText& command : text.commands) {
+    script += fmt::format("  {})\n  {}  ;;\n", command.name, zsh_arguments(command, false));
+  }
+  return script + "esac\n";
+}
 
 std::string man_page(const ProgramText& text) {
   const std::string& name = text.program;

@@ -149,14 +149,11 @@ std::filesystem::path given_or_installed(const char* what, const std::string& na
   }
   const std::string_view near =
       nearest(name_or_file, std::vector<std::string_view>(names.begin(), names.end()));
-  fail(ExitCode::kUsage,
-       {.what = what,
-        .value = name_or_file,
-        .why = fmt::format("no {} has this name", what),
-        .remedy =
-            near.empty()
-                ? fmt::format("name one of {}, or a file in {}", fmt::join(names, ", "), ending)
-                : fmt::format("did you mean '{}'? a file's name ends in {}", near, ending)});
+  fail(
+      ExitCode::kUsage,
+      {what, name_or_file, fmt::format("no {} has this name", what),
+       near.empty() ? fmt::format("name one of {}, or a file in {}", fmt::join(names, ", "), ending)
+                    : fmt::format("did you mean '{}'? a file's name ends in {}", near, ending)});
 }
 
 std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern) {

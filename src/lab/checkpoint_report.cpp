@@ -1,16 +1,15 @@
-#include "lab/checkpoint_report.h"
-
+// Describes a checkpoint file in words, for people who want to know which run it belongs to.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <string>
-#include <vector>
 
 #include "core/error.h"
 #include "core/text_table.h"
 #include "core/units.h"
 #include "data/checkpoint_file.h"
+#include "lab/commands.h"
+#include "session/run_program.h"
 
 namespace barestep {
 namespace {
@@ -90,30 +89,32 @@ std::string run_text(const StateDocument& state) {
 
 }  // namespace
 
-CheckpointReport report_on_checkpoint(const std::filesystem::path& path) {
+void print_checkpoint(const std::filesystem::path& path) {
   const CheckpointReader file(path);
   const StateDocument state = StateDocument::parse(file.state(), nullptr, false);
-  CheckpointReport report;
+  std::string text, damaged;
   try {
-    report.text = fmt::format(
+    text = fmt::format(
         "{}\n  The run\n{}\n  What decides its numbers\n{}\n  What decides their rounding\n{}",
         on_one_line(path.string()), run_text(state), settings_text(state.at("settings")),
         settings_text(state.at("rounding")));
   } catch (const StateDocument::exception&) {
-    fail(ExitCode::kBadData, {.what = "checkpoint",
-                              .value = path.string(),
-                              .why = "its state is not that of a training run of barestep",
-                              .remedy = "name a checkpoint that a trainer wrote"});
+    fail(ExitCode::kBadData,
+         {"checkpoint", path.string(), "its state is not that of a training run of barestep",
+          "name a checkpoint that a trainer wrote"});
   }
   TextTable table({"tensors", ">count", "type", ">numbers", ">size", "checksums"});
   std::int64_t bytes = 0;
-  for (const TensorGroup& group : groups_of(file, report.damaged)) {
+  for (const TensorGroup& group : groups_of(file, damaged)) {
     table.add_row({group.name, grouped(group.tensors), group.dtype, grouped(group.numbers),
                    human_bytes(group.bytes), group.is_whole ? "right" : "WRONG"});
     bytes += group.bytes;
   }
-  report.text += fmt::format("\n  {} of tensors\n{}", human_bytes(bytes), table.text(4));
-  return report;
+  print_now(fmt::format("{}\n  {} of tensors\n{}", text, human_bytes(bytes), table.text(4)));
+  if (damaged.empty()) return;
+  fail(ExitCode::kBadData,
+       {"checkpoint", path.string(), fmt::format("tensor '{}' is not what was written", damaged),
+        "resume from another one"});
 }
 
 }  // namespace barestep

@@ -13,12 +13,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <sstream>
-#include <string>
-#include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "core/error.h"
 
@@ -86,10 +82,8 @@ pid_t start(const std::vector<std::string>& command, const std::vector<std::stri
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
-    fail(ExitCode::kNoInput, {.what = "program",
-                              .value = command.at(0),
-                              .why = std::generic_category().message(error),
-                              .remedy = "build it in the same folder as mlp_lab"});
+    fail(ExitCode::kNoInput, {"program", command.at(0), std::generic_category().message(error),
+                              "build it in the same folder as mlp_lab"});
   }
   return child;
 }
@@ -111,9 +105,8 @@ double seconds_of(const timeval& time) {
   OutputPipe::close_end(out.read_end);
   OutputPipe::close_end(err.read_end);
   ::waitpid(child, nullptr, 0);
-  fail(ExitCode::kTryAgain, {.what = "study",
-                             .why = "it was interrupted",
-                             .remedy = "run the same command again; one with --output continues"});
+  fail(ExitCode::kTryAgain, {"study", "", "it was interrupted",
+                             "run the same command again; one with --output continues"});
 }
 
 }  // namespace
@@ -123,10 +116,8 @@ TemporaryFolder::TemporaryFolder(std::string_view use) {
   path_ = std::filesystem::temp_directory_path(error);
   if (error) {
     const char* const named = std::getenv("TMPDIR");
-    fail(ExitCode::kCannotCreate, {.what = "temporary folder",
-                                   .value = named == nullptr ? "/tmp" : named,
-                                   .why = error.message(),
-                                   .remedy = "set TMPDIR to a writable folder"});
+    fail(ExitCode::kCannotCreate, {"temporary folder", named == nullptr ? "/tmp" : named,
+                                   error.message(), "set TMPDIR to a writable folder"});
   }
   path_ /= "mlp_lab-" + std::string(use) + std::to_string(::getpid());
 }

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdint>
 #include <utility>
 
 #include "core/error.h"
@@ -18,12 +17,10 @@
 #include "core/output_file.h"
 #include "core/stop_request.h"
 #include "core/text_table.h"
-#include "lab/checkpoint_report.h"
 #include "lab/child.h"
 #include "lab/class/class.h"
 #include "lab/experiments/case_figures.h"
 #include "lab/predict/mesh_search.h"
-#include "lab/predict/prediction.h"
 #include "lab/report/page.h"
 #include "lab/sheets/sheets.h"
 #include "lab/study/core_users.h"
@@ -103,10 +100,7 @@ StudyIdentity identity_of(const StudyOptions& options) {
                          .version = options.version};
   identity.on_gpu = options.device != "cpu" && identity.machine.gpus > 0;
   if (options.device == "cuda" && !identity.on_gpu) {
-    fail(ExitCode::kNoDevice, {.what = "--device",
-                               .value = "cuda",
-                               .why = "there is no GPU here",
-                               .remedy = "use --device cpu"});
+    fail(ExitCode::kNoDevice, {"--device", "cuda", "there is no GPU here", "use --device cpu"});
   }
   return identity;
 }
@@ -195,10 +189,9 @@ void require_pytorch(const StudyOptions& options) {
                                                   "dim",        "ranks",      "steps"};
   for (const auto& [name, value] : options.given) {
     if (std::ranges::find(kScripts, name) != std::end(kScripts)) continue;
-    fail(ExitCode::kUsage, {.what = "--" + name,
-                            .value = value == "true" ? "" : value,
-                            .why = "the script of PyTorch has no such option",
-                            .remedy = "leave it out, or the experiment pytorch"});
+    fail(ExitCode::kUsage,
+         {"--" + name, value == "true" ? "" : value, "the script of PyTorch has no such option",
+          "leave it out, or the experiment pytorch"});
   }
   pytorch_version(options.python);
 }
@@ -375,10 +368,9 @@ void print_sheet(SheetOptions options) {
                          {{"mlp_lab sheet", options.name}});
   if (const std::filesystem::path file = sheet_file(options, sheet, ".md");
       options.figures && std::filesystem::exists(file)) {
-    fail(ExitCode::kCannotCreate, {.what = "--figures",
-                                   .value = file.string(),
-                                   .why = "this sheet is there already, perhaps with answers",
-                                   .remedy = "move it away first"});
+    fail(ExitCode::kCannotCreate,
+         {"--figures", file.string(), "this sheet is there already, perhaps with answers",
+          "move it away first"});
   }
   if (options.pdf) page_printer();
   const std::string text = options.blank ? blank_copy_of(sheet) : filled_sheet(options, sheet);
@@ -391,13 +383,10 @@ namespace {
 
 [[noreturn]] void refuse_class(const ClassOptions& options) {
   const std::string& action = options.action;
-  fail(ExitCode::kUsage,
-       {.what = "class",
-        .value = action,
-        .why = "arguments are missing or too many",
-        .remedy = action == "new"     ? "write mlp_lab class new SHEET --students names.csv"
-                  : action == "grade" ? "write mlp_lab class grade CLASS HANDED-IN"
-                                      : "write mlp_lab class collect FOLDER --output DIR"});
+  fail(ExitCode::kUsage, {"class", action, "arguments are missing or too many",
+                          action == "new"     ? "write mlp_lab class new SHEET --students names.csv"
+                          : action == "grade" ? "write mlp_lab class grade CLASS HANDED-IN"
+                                              : "write mlp_lab class collect FOLDER --output DIR"});
 }
 
 void print_new_class(const ClassOptions& options) {
@@ -495,17 +484,6 @@ void print_amdahl(double serial, const std::vector<int>& ranks) {
       fmt::format("Calculated, by Amdahl's law: speed-up = 1 / (s + (1 - s) / n), where s, the "
                   "serial share, is {}.\n{}{}\n",
                   chosen_percent(serial), table.text(2), limit));
-}
-
-void print_checkpoint(const std::filesystem::path& file) {
-  const CheckpointReport report = report_on_checkpoint(file);
-  print_now(report.text);
-  if (report.damaged.empty()) return;
-  fail(ExitCode::kBadData,
-       {.what = "checkpoint",
-        .value = file.string(),
-        .why = fmt::format("tensor '{}' is not what was written", report.damaged),
-        .remedy = "resume from another one"});
 }
 
 void print_card(const StudyOptions& options) {

@@ -89,8 +89,9 @@ void report_study(const std::filesystem::path& folder, double margin, bool pdf);
 /// Amdahl's law for a serial share: the speed-up of this many ranks, and the limit for any number.
 void print_amdahl(double serial, const std::vector<int>& ranks);
 
-/// Prints what a checkpoint holds and whether it is intact. Throws Error: kBadData if a tensor is
-/// damaged, after everything is printed; also as report_on_checkpoint() does.
+/// Prints what a checkpoint holds and whether it is intact: reads it whole. Throws Error: kNoInput
+/// if it cannot be opened, kBadData if it is not a checkpoint of a training run or, after
+/// everything is printed, if a tensor is damaged, kInputOutput if reading fails.
 void print_checkpoint(const std::filesystem::path& file);
 
 /// Measures this machine, and writes its card to `output` or prints it. Throws Error.

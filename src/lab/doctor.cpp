@@ -36,6 +36,8 @@ constexpr std::int64_t kGoodSharedMemory = std::int64_t{256} << 20;
 /// Each rank opens files of its devices, its outputs, and connections to the others.
 constexpr std::uint64_t kGoodOpenFiles = 1024;
 
+constexpr const char* kNotReported = "not reported";
+
 /// The first line of a file of proc or sys; nothing if it cannot be read.
 std::optional<std::string> line_of(const std::filesystem::path& file) {
   std::ifstream in(file);
@@ -45,20 +47,17 @@ std::optional<std::string> line_of(const std::filesystem::path& file) {
 }
 
 /// What is found, with its cost and remedy unless it is good.
-Diagnosis judged(Diagnosis found, bool is_good, Health otherwise, std::string cost,
+Diagnosis judged(const char* what, std::string is, bool is_good, Health otherwise, std::string cost,
                  std::string remedy) {
-  if (is_good) return found;
-  found.health = otherwise;
-  found.cost = std::move(cost);
-  found.remedy = std::move(remedy);
-  return found;
+  if (is_good) return {what, std::move(is)};
+  return {what, std::move(is), std::move(cost), std::move(remedy), otherwise};
 }
 
 /// What is `there`, a version or a path, or else `absent`.
 Diagnosis of_part(const char* what, const std::string& there, const char* absent, const char* cost,
                   const char* remedy) {
-  return judged({.what = what, .is = there.empty() ? absent : there}, !there.empty(),
-                Health::kMissing, cost, remedy);
+  return judged(what, there.empty() ? absent : there, !there.empty(), Health::kMissing, cost,
+                remedy);
 }
 
 Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root) {
@@ -66,11 +65,10 @@ Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root)
   const auto allowed = static_cast<int>(facts.allowed.count());
   const int usable = cpus_within(facts.allowed, quota);
   const auto online = line_of(root / "sys/devices/system/cpu/online");
-  Diagnosis cores{.what = "cores", .is = fmt::format("{} for this process", usable)};
-  if (online) cores.is += fmt::format("; the machine's are {}", *online);
-  if (!quota) return cores;
-  cores.is += fmt::format("; a quota of {:g}", *quota);
-  return judged(std::move(cores), *quota >= allowed, Health::kLimited,
+  std::string is = fmt::format("{} for this process", usable);
+  if (online) is += fmt::format("; the machine's are {}", *online);
+  if (quota) is += fmt::format("; a quota of {:g}", *quota);
+  return judged("cores", is, !quota || *quota >= allowed, Health::kLimited,
                 "a program that uses more is stopped for the rest of a period of 100 ms, so steps "
                 "differ in length",
                 fmt::format("start the container with --cpuset-cpus instead of --cpus, or with "
@@ -79,21 +77,21 @@ Diagnosis of_cores(const MachineFacts& facts, const std::filesystem::path& root)
 }
 
 Diagnosis of_others(const MachineFacts& facts) {
-  return judged({.what = "other programs", .is = facts.others.text()}, !facts.others.disturb(),
-                Health::kLimited,
+  return judged("other programs", facts.others.text(), !facts.others.disturb(), Health::kLimited,
                 "runs wait for cores, so times differ, and mlp_lab concludes little from them",
                 "end these programs; mlp_lab run --wait-quiet waits until they end");
 }
 
 Diagnosis of_memory(const MachineFacts& facts, const std::filesystem::path& root) {
   const HostMemory memory = host_memory(root);
-  Diagnosis found{.what = "memory",
-                  .is = fmt::format("{} free of {}", human_bytes(memory.free_bytes),
-                                    human_bytes(memory.total_bytes)),
-                  .is_needed = true};
-  return judged(std::move(found), memory.free_bytes >= facts.needed_bytes, Health::kMissing,
-                fmt::format("mlp_single without options needs {}", human_bytes(facts.needed_bytes)),
-                "end other programs, raise the container's --memory, or give a smaller --dim");
+  Diagnosis found = judged(
+      "memory",
+      fmt::format("{} free of {}", human_bytes(memory.free_bytes), human_bytes(memory.total_bytes)),
+      memory.free_bytes >= facts.needed_bytes, Health::kMissing,
+      fmt::format("mlp_single without options needs {}", human_bytes(facts.needed_bytes)),
+      "end other programs, raise the container's --memory, or give a smaller --dim");
+  found.is_needed = true;
+  return found;
 }
 
 /// NCCL and CUPTI only where there is a GPU.
@@ -111,8 +109,7 @@ std::vector<Diagnosis> of_libraries(const MachineFacts& facts) {
                 "install libnccl2; a build without it needs libnccl-dev and a new configuration"));
     const bool has_cupti = !facts.cupti.empty();
     all.push_back(
-        judged({.what = "CUPTI", .is = has_cupti ? facts.cupti : facts.why_no_cupti}, has_cupti,
-               Health::kLimited,
+        judged("CUPTI", has_cupti ? facts.cupti : facts.why_no_cupti, has_cupti, Health::kLimited,
                "--profile takes times from CUDA events, which contain the launches between kernels",
                "install CUDA 13.0 Update 1 or newer, or name libcupti.so in BARESTEP_CUPTI"));
   }
@@ -128,10 +125,9 @@ std::vector<Diagnosis> of_libraries(const MachineFacts& facts) {
 }
 
 Diagnosis of_shared_memory(const MachineFacts& facts) {
-  Diagnosis found{.what = "/dev/shm",
-                  .is = facts.shared_memory_bytes > 0 ? human_bytes(facts.shared_memory_bytes)
-                                                      : "there is none"};
-  return judged(std::move(found), facts.shared_memory_bytes >= kGoodSharedMemory, Health::kLimited,
+  const std::int64_t bytes = facts.shared_memory_bytes;
+  return judged("/dev/shm", bytes > 0 ? human_bytes(bytes) : "there is none",
+                bytes >= kGoodSharedMemory, Health::kLimited,
                 "ranks on this host that exchange through it may fail: NCCL's and Open MPI's "
                 "buffers are there",
                 "start the container with --shm-size 1g");
@@ -139,7 +135,7 @@ Diagnosis of_shared_memory(const MachineFacts& facts) {
 
 Diagnosis of_open_files(const MachineFacts& facts) {
   const std::uint64_t now = facts.files.now;
-  return judged({.what = "open files", .is = now == 0 ? "not reported" : fmt::format("{}", now)},
+  return judged("open files", now == 0 ? kNotReported : std::to_string(now),
                 now == 0 || now >= kGoodOpenFiles, Health::kLimited,
                 "jobs of many ranks fail to connect them",
                 fmt::format("ulimit -Hn {} as root, or --ulimit nofile={} for a container",
@@ -148,14 +144,11 @@ Diagnosis of_open_files(const MachineFacts& facts) {
 
 /// "always [madvise] never"
 Diagnosis of_huge_pages(const std::filesystem::path& root) {
-  Diagnosis found{.what = "huge pages", .is = "not reported"};
-  const auto line = line_of(root / "sys/kernel/mm/transparent_hugepage/enabled");
-  if (!line) return found;
-  const std::size_t begin = line->find('['), end = line->find(']');
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return found;
-  found.is = line->substr(begin + 1, end - begin - 1);
-  const bool is_good = found.is != "never";
-  return judged(std::move(found), is_good, Health::kLimited,
+  const auto line = line_of(root / "sys/kernel/mm/transparent_hugepage/enabled").value_or("");
+  const std::size_t begin = line.find('['), end = line.find(']');
+  const bool is_known = begin != std::string::npos && end != std::string::npos && begin < end;
+  const std::string is = is_known ? line.substr(begin + 1, end - begin - 1) : kNotReported;
+  return judged("huge pages", is, is != "never", Health::kLimited,
                 "arrays are in pages of 4 KiB, so products of large matrices wait for addresses to "
                 "be translated",
                 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root");
@@ -163,7 +156,7 @@ Diagnosis of_huge_pages(const std::filesystem::path& root) {
 
 Diagnosis of_governor(const std::filesystem::path& root) {
   const auto governor = frequency_governor(root);
-  return judged({.what = "frequency governor", .is = governor.value_or("not reported")},
+  return judged("frequency governor", governor.value_or(kNotReported),
                 governor.value_or(std::string(kSteadyGovernor)) == kSteadyGovernor,
                 Health::kLimited, "cores change their clock rate between steps, so times differ",
                 "cpupower frequency-set --governor performance as root");
@@ -176,8 +169,7 @@ Diagnosis of_clock(const std::filesystem::path& root) {
   static constexpr std::string_view kFast[] = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page",
                                                "arch_sys_counter"};
   const bool is_fast = !line || std::ranges::find(kFast, *line) != std::end(kFast);
-  return judged({.what = "clock source", .is = line.value_or("not reported")}, is_fast,
-                Health::kLimited,
+  return judged("clock source", line.value_or(kNotReported), is_fast, Health::kLimited,
                 "each reading of the clock is a system call, which lengthens profiled steps",
                 "boot with clocksource=tsc if the CPU's counter is reliable");
 }
@@ -186,11 +178,11 @@ Diagnosis of_weights(const MachineFacts& facts) {
   const std::vector<std::string>& others = facts.other_weights;
   const std::string runs = counted(facts.compared_runs, "run");
   return judged(
-      {.what = "same bits",
-       .is = others.empty() ? fmt::format("{} end with the weights of every machine", runs)
-                            : fmt::format("of {}, {} with other weights: {}", runs,
-                                          others.size() == 1 ? "one ends" : "some end",
-                                          fmt::join(others, "; "))},
+      "same bits",
+      others.empty()
+          ? fmt::format("{} end with the weights of every machine", runs)
+          : fmt::format("of {}, {} with other weights: {}", runs,
+                        others.size() == 1 ? "one ends" : "some end", fmt::join(others, "; ")),
       others.empty(), Health::kLimited, "runs here and on other machines differ in the last bits",
       "see docs/same-bits.md for what the same bits need");
 }
@@ -281,10 +273,7 @@ std::string text_of(const std::vector<Diagnosis>& all) {
 void require_needed(const std::vector<Diagnosis>& all) {
   for (const Diagnosis& diagnosis : all) {
     if (!diagnosis.is_needed || diagnosis.health != Health::kMissing) continue;
-    fail(ExitCode::kMemory, {.what = diagnosis.what,
-                             .value = diagnosis.is,
-                             .why = diagnosis.cost,
-                             .remedy = diagnosis.remedy});
+    fail(ExitCode::kMemory, {diagnosis.what, diagnosis.is, diagnosis.cost, diagnosis.remedy});
   }
 }
 

@@ -60,10 +60,8 @@ std::string cards_json(const ExplorerOptions& options) {
   if (!options.study.empty()) {
     const std::optional<MachineCard> card = Study::open(options.study).card();
     if (!card) {
-      fail(ExitCode::kNoInput, {.what = "study",
-                                .value = options.study.string(),
-                                .why = "it has no card of its machine",
-                                .remedy = "name a study that has measured one"});
+      fail(ExitCode::kNoInput, {"study", options.study.string(), "it has no card of its machine",
+                                "name a study that has measured one"});
     }
     members.push_back(fmt::format(R"("{}":{})", kStudyCard, json_of(*card)));
   }
@@ -167,10 +165,8 @@ void write_explorer(const ExplorerOptions& options) {
   if (!options.open) return;
   const ChildResult result = run_child({"xdg-open", path});
   if (result.exit_code == 0) return;
-  fail(ExitCode::kNoDevice, {.what = "--open",
-                             .value = options.output.string(),
-                             .why = "no browser could be started",
-                             .remedy = "open this file in a browser"});
+  fail(ExitCode::kNoDevice, {"--open", options.output.string(), "no browser could be started",
+                             "open this file in a browser"});
 }
 
 }  // namespace barestep

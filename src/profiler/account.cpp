@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <map>
-#include <utility>
 
 #include "core/units.h"
 
@@ -250,6 +249,40 @@ std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) 
   return fmt::format("; its largest piece is {} ({}{})", name, table_time(step_s), roof);
 }
 
+struct Interval {
+  double begin_s = 0, end_s = 0;
+};
+
+DeviceWork::Kind kind_of(const TimedOp& op) {
+  if (std::holds_alternative<Collective>(op.node->op)) return DeviceWork::Kind::kCommunication;
+  return op_if<Copy>(op.node->op) != nullptr ? DeviceWork::Kind::kCopy : DeviceWork::Kind::kCompute;
+}
+
+/// Adds an interval that begins no earlier than those before it.
+void unite(std::vector<Interval>& intervals, const Interval& interval) {
+  if (intervals.empty() || interval.begin_s > intervals.back().end_s) {
+    intervals.push_back(interval);
+  } else {
+    intervals.back().end_s = std::max(intervals.back().end_s, interval.end_s);
+  }
+}
+
+double length(const std::vector<Interval>& intervals) {
+  double length_s = 0;
+  for (const Interval& interval : intervals) length_s += interval.end_s - interval.begin_s;
+  return length_s;
+}
+
+double common_length(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  double common_s = 0;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const double end_s = std::min(a[i].end_s, b[j].end_s);
+    common_s += std::max(0.0, end_s - std::max(a[i].begin_s, b[j].begin_s));
+    (a[i].end_s < b[j].end_s ? i : j) += 1;
+  }
+  return common_s;
+}
+
 }  // namespace
 
 void visit_stretches(const Spans& spans, const StretchVisitor& visit) {
@@ -362,44 +395,6 @@ std::string bottleneck(const Profile& profile, const MeanAccount& account, const
       percent_text(mean[part] / mean.wall_s), table_time(mean[part]),
       cause_of(part).empty() ? largest_work(profile, part, peaks) : std::string(cause_of(part)));
 }
-
-namespace {
-
-struct Interval {
-  double begin_s = 0, end_s = 0;
-};
-
-DeviceWork::Kind kind_of(const TimedOp& op) {
-  if (std::holds_alternative<Collective>(op.node->op)) return DeviceWork::Kind::kCommunication;
-  return op_if<Copy>(op.node->op) != nullptr ? DeviceWork::Kind::kCopy : DeviceWork::Kind::kCompute;
-}
-
-/// Adds an interval that begins no earlier than those before it.
-void unite(std::vector<Interval>& intervals, const Interval& interval) {
-  if (intervals.empty() || interval.begin_s > intervals.back().end_s) {
-    intervals.push_back(interval);
-  } else {
-    intervals.back().end_s = std::max(intervals.back().end_s, interval.end_s);
-  }
-}
-
-double length(const std::vector<Interval>& intervals) {
-  double length_s = 0;
-  for (const Interval& interval : intervals) length_s += interval.end_s - interval.begin_s;
-  return length_s;
-}
-
-double common_length(const std::vector<Interval>& a, const std::vector<Interval>& b) {
-  double common_s = 0;
-  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    const double end_s = std::min(a[i].end_s, b[j].end_s);
-    common_s += std::max(0.0, end_s - std::max(a[i].begin_s, b[j].begin_s));
-    (a[i].end_s < b[j].end_s ? i : j) += 1;
-  }
-  return common_s;
-}
-
-}  // namespace
 
 Breakdown breakdown_of(const Profile& profile, int device) {
   std::vector<DeviceWork> works;

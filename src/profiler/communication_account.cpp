@@ -37,45 +37,6 @@ struct Times {
   double previous_end_s = 0;  // previous round: when this rank had all messages
 };
 
-}  // namespace
-
-double ClockAlignment::largest_error_s() const {
-  return *std::ranges::max_element(error_s);
-}
-
-ClockAlignment align_clocks(Group& ranks, double (*clock)()) {
-  const auto size = static_cast<std::size_t>(ranks.size());
-  constexpr double kFar = std::numeric_limits<double>::infinity();
-  std::vector<double> min(size, -kFar);
-  std::vector<double> max(size, kFar);
-  std::vector<Times> all(size);
-  std::vector<Times> before(size);
-  double end_s = 0;
-  const int rounds = kRoundsPerRank * ranks.size();
-  // One extra round, to exchange the end times of the last one.
-  for (int round = 0; round <= rounds; ++round) {
-    if (round % ranks.size() == ranks.rank()) std::this_thread::sleep_for(kLate);
-    const Times mine{clock(), end_s};
-    std::swap(all, before);
-    ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    end_s = clock();
-    if (round == 0) continue;
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      max[rank] = std::min(max[rank], all[0].previous_end_s - before[rank].sent_s);
-      min[rank] = std::max(min[rank], before[0].sent_s - all[rank].previous_end_s);
-    }
-  }
-  ClockAlignment result;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    const bool is_reference = rank == 0;
-    result.shift_s.push_back(is_reference ? 0 : (min[rank] + max[rank]) / 2);
-    result.error_s.push_back(is_reference ? 0 : (max[rank] - min[rank]) / 2);
-  }
-  return result;
-}
-
-namespace {
-
 /// "bucket" of "bucket 1, gathered"; anything that is not counted is a message.
 std::string noun_of(const std::string& name) {
   const std::size_t end = name.find(' ');
@@ -89,49 +50,6 @@ struct Messages {
   std::vector<std::int64_t> bytes;
   bool is_beside_backward = false;
 };
-
-}  // namespace
-
-std::string exchange_text(const StepPrograms& programs) {
-  const StepSpec& spec = programs.spec();
-  const std::vector<Node>& nodes = programs.train().program.nodes();
-  const auto backward = std::find_if(nodes.rbegin(), nodes.rend(), [](const Node& node) {
-    return node.phase == Phase::kBackward;
-  });
-  std::map<std::pair<Axis, std::string_view>, Messages> exchanges;
-  for (auto node = nodes.begin(); node != nodes.end(); ++node) {
-    const auto* const collective = std::get_if<Collective>(&node->op);
-    if (collective == nullptr || name_of(*collective) == "loss") continue;
-    Messages& messages = exchanges[{axis_of(*collective), label_of(node->op)}];
-    const std::string noun = noun_of(name_of(*collective));
-    messages.noun = messages.bytes.empty() || messages.noun == noun ? noun : "message";
-    messages.bytes.push_back(cost_of(node->op).message_bytes);
-    messages.is_beside_backward |= node < backward.base();
-  }
-  std::string text;
-  for (const auto& [kind, messages] : exchanges) {
-    const auto& [axis, label] = kind;
-    const auto [least, largest] = std::ranges::minmax(messages.bytes);
-    const std::string sizes = least < largest ? human_bytes(least) + " to " : "";
-    const char* const each = least == largest && messages.bytes.size() > 1 ? " each" : "";
-    text += fmt::format("{}{} of {} ({}{}{})", text.empty() ? "" : ", ", label,
-                        counted(std::ssize(messages.bytes), messages.noun), sizes,
-                        human_bytes(largest), each);
-    if (spec.mesh.cuts_model() && axis != Axis::kAll) {
-      text += fmt::format(" by {} {} ranks", spec.mesh.size_of(axis), name_of(axis));
-    }
-    if (axis == Axis::kTensor || axis == Axis::kPipeline) continue;
-    text += spec.update.staleness > 0     ? " beside the next step"
-            : messages.is_beside_backward ? " while backward goes on"
-                                          : " after backward";
-  }
-  if (text.empty()) return "nothing but the loss";
-  return spec.update.sync_every > 1
-             ? fmt::format("{}, every {} steps", text, spec.update.sync_every)
-             : text;
-}
-
-namespace {
 
 /// When the data that a collective reduces were complete: when the work of its own step that it
 /// waits for was done. If its numbers are narrowed first, on its own lane, that node waits instead.
@@ -244,6 +162,80 @@ class CollectivesOfRanks {
 };
 
 }  // namespace
+
+double ClockAlignment::largest_error_s() const {
+  return *std::ranges::max_element(error_s);
+}
+
+ClockAlignment align_clocks(Group& ranks, double (*clock)()) {
+  const auto size = static_cast<std::size_t>(ranks.size());
+  constexpr double kFar = std::numeric_limits<double>::infinity();
+  std::vector<double> min(size, -kFar);
+  std::vector<double> max(size, kFar);
+  std::vector<Times> all(size);
+  std::vector<Times> before(size);
+  double end_s = 0;
+  const int rounds = kRoundsPerRank * ranks.size();
+  // One extra round, to exchange the end times of the last one.
+  for (int round = 0; round <= rounds; ++round) {
+    if (round % ranks.size() == ranks.rank()) std::this_thread::sleep_for(kLate);
+    const Times mine{clock(), end_s};
+    std::swap(all, before);
+    ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    end_s = clock();
+    if (round == 0) continue;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      max[rank] = std::min(max[rank], all[0].previous_end_s - before[rank].sent_s);
+      min[rank] = std::max(min[rank], before[0].sent_s - all[rank].previous_end_s);
+    }
+  }
+  ClockAlignment result;
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    const bool is_reference = rank == 0;
+    result.shift_s.push_back(is_reference ? 0 : (min[rank] + max[rank]) / 2);
+    result.error_s.push_back(is_reference ? 0 : (max[rank] - min[rank]) / 2);
+  }
+  return result;
+}
+
+std::string exchange_text(const StepPrograms& programs) {
+  const StepSpec& spec = programs.spec();
+  const std::vector<Node>& nodes = programs.train().program.nodes();
+  const auto backward = std::find_if(nodes.rbegin(), nodes.rend(), [](const Node& node) {
+    return node.phase == Phase::kBackward;
+  });
+  std::map<std::pair<Axis, std::string_view>, Messages> exchanges;
+  for (auto node = nodes.begin(); node != nodes.end(); ++node) {
+    const auto* const collective = std::get_if<Collective>(&node->op);
+    if (collective == nullptr || name_of(*collective) == "loss") continue;
+    Messages& messages = exchanges[{axis_of(*collective), label_of(node->op)}];
+    const std::string noun = noun_of(name_of(*collective));
+    messages.noun = messages.bytes.empty() || messages.noun == noun ? noun : "message";
+    messages.bytes.push_back(cost_of(node->op).message_bytes);
+    messages.is_beside_backward |= node < backward.base();
+  }
+  std::string text;
+  for (const auto& [kind, messages] : exchanges) {
+    const auto& [axis, label] = kind;
+    const auto [least, largest] = std::ranges::minmax(messages.bytes);
+    const std::string sizes = least < largest ? human_bytes(least) + " to " : "";
+    const char* const each = least == largest && messages.bytes.size() > 1 ? " each" : "";
+    text += fmt::format("{}{} of {} ({}{}{})", text.empty() ? "" : ", ", label,
+                        counted(std::ssize(messages.bytes), messages.noun), sizes,
+                        human_bytes(largest), each);
+    if (spec.mesh.cuts_model() && axis != Axis::kAll) {
+      text += fmt::format(" by {} {} ranks", spec.mesh.size_of(axis), name_of(axis));
+    }
+    if (axis == Axis::kTensor || axis == Axis::kPipeline) continue;
+    text += spec.update.staleness > 0     ? " beside the next step"
+            : messages.is_beside_backward ? " while backward goes on"
+                                          : " after backward";
+  }
+  if (text.empty()) return "nothing but the loss";
+  return spec.update.sync_every > 1
+             ? fmt::format("{}, every {} steps", text, spec.update.sync_every)
+             : text;
+}
 
 CommunicationParts& CommunicationParts::operator+=(const CommunicationParts& other) {
   hidden_s += other.hidden_s;

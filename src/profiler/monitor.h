@@ -133,6 +133,23 @@ class Monitor {
 /// kNotMeasured.
 std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root = "/");
 
+struct GpuPlace {
+  std::string name;        // "cuda:0"
+  std::string pci_bus_id;  // "00000000:17:00.0": NVML and CUDA number GPUs differently
+};
+
+struct GpuSources {
+  std::vector<std::unique_ptr<MonitorSource>> sources;
+  std::vector<std::string> notes;  // one per GPU that cannot be monitored, or one for all
+};
+
+/// The file of NVIDIA's management library, which is part of the driver and is loaded on demand:
+/// the value of BARESTEP_NVML, or libnvidia-ml.so.1.
+std::string nvml_library();
+
+/// One source for each distinct bus id. Never throws because of the driver.
+GpuSources open_gpu_sources(std::span<const GpuPlace> gpus, const std::string& library);
+
 /// The titles of a source's columns, and the values of one sample for these columns, in the style
 /// of nvidia-smi dmon; "-" for values that were not measured. Without a newline.
 std::string monitor_titles(const MonitorSource& source);

@@ -1,5 +1,4 @@
-#include "profiler/nvml_source.h"
-
+// GPUs as sources of the monitor, through NVIDIA's management library.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "core/shared_library.h"
+#include "profiler/monitor.h"
 
 namespace barestep {
 namespace {

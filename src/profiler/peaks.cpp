@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <deque>
 #include <random>
 #include <sstream>
@@ -184,6 +183,22 @@ PeaksCache read_peaks(const std::filesystem::path& file) {
   return cache;
 }
 
+constexpr std::int64_t kMaxCopied = 1 << 20;
+
+/// Words that are numbers of moderate size in fp32, and in each half in bf16 and fp16, with random
+/// signs and fractions. With zeros a GPU stays cooler and runs faster than with a model's numbers.
+std::vector<std::uint32_t> varied_numbers(std::int64_t count) {
+  constexpr std::uint32_t kExponents = 0x3C003C00;
+  constexpr std::uint32_t kRandomBits = 0x83FF83FF;
+  std::vector<std::uint32_t> numbers;
+  std::minstd_rand random(1);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bits = static_cast<std::uint32_t>(random() << 16U ^ random());
+    numbers.push_back((bits & kRandomBits) | kExponents);
+  }
+  return numbers;
+}
+
 }  // namespace
 
 double Peaks::min_s(const Cost& cost) const {
@@ -264,26 +279,6 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
   for (const CachedPeaks& cached : cache.all) text += line_of(cached);
   replace_file(file, text);
 }
-
-namespace {
-
-constexpr std::int64_t kMaxCopied = 1 << 20;
-
-/// Words that are numbers of moderate size in fp32, and in each half in bf16 and fp16, with random
-/// signs and fractions. With zeros a GPU stays cooler and runs faster than with a model's numbers.
-std::vector<std::uint32_t> varied_numbers(std::int64_t count) {
-  constexpr std::uint32_t kExponents = 0x3C003C00;
-  constexpr std::uint32_t kRandomBits = 0x83FF83FF;
-  std::vector<std::uint32_t> numbers;
-  std::minstd_rand random(1);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto bits = static_cast<std::uint32_t>(random() << 16U ^ random());
-    numbers.push_back((bits & kRandomBits) | kExponents);
-  }
-  return numbers;
-}
-
-}  // namespace
 
 BenchStream::BenchStream(Device& device, std::int64_t bytes, std::string_view label)
     : device_(device),

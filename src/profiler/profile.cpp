@@ -132,6 +132,25 @@ NodeTimes times_of(const GpuRecords& gpu) {
   return times;
 }
 
+/// "12.345us", with a sign.
+std::string signed_time(double seconds) {
+  return fmt::format("{}{}", seconds < 0 ? "-" : "", table_time(std::abs(seconds)));
+}
+
+Overhead overhead_from(std::span<const double> plain, std::vector<double> differences) {
+  Overhead overhead{.groups = std::ssize(differences)};
+  if (differences.empty()) return overhead;
+  std::sort(differences.begin(), differences.end());
+  const std::size_t rank = interval_rank(differences.size());
+  overhead.is_95 = rank > 0;
+  const std::size_t outer = rank > 0 ? rank - 1 : 0;
+  overhead.plain_s = median(plain);
+  overhead.median_s = median(differences);
+  overhead.low_s = differences[outer];
+  overhead.high_s = differences[differences.size() - 1 - outer];
+  return overhead;
+}
+
 }  // namespace
 
 std::vector<Record> node_records(const GpuRecords& gpu) {
@@ -269,29 +288,6 @@ std::string node_without_record(std::span<const ProfiledStep> steps, const Mesh&
   }
   return "";
 }
-
-namespace {
-
-/// "12.345us", with a sign.
-std::string signed_time(double seconds) {
-  return fmt::format("{}{}", seconds < 0 ? "-" : "", table_time(std::abs(seconds)));
-}
-
-Overhead overhead_from(std::span<const double> plain, std::vector<double> differences) {
-  Overhead overhead{.groups = std::ssize(differences)};
-  if (differences.empty()) return overhead;
-  std::sort(differences.begin(), differences.end());
-  const std::size_t rank = interval_rank(differences.size());
-  overhead.is_95 = rank > 0;
-  const std::size_t outer = rank > 0 ? rank - 1 : 0;
-  overhead.plain_s = median(plain);
-  overhead.median_s = median(differences);
-  overhead.low_s = differences[outer];
-  overhead.high_s = differences[differences.size() - 1 - outer];
-  return overhead;
-}
-
-}  // namespace
 
 Overhead overhead_of(std::span<const double> plain_s, std::span<const double> profiled_s) {
   const std::size_t pairs = std::min(plain_s.size(), profiled_s.size());

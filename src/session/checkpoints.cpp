@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -209,11 +208,9 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
   const auto differences = setting_differences(stored, settings_of_numbers(config, spec));
   if (!differences.empty()) {
     fail(ExitCode::kConfiguration,
-         {.what = "checkpoint",
-          .value = point.file.string(),
-          .why = fmt::format("is of another run: {}", fmt::join(differences, ", ")),
-          .remedy =
-              "give the options of that run, or start a new one from its weights with --load"});
+         {"checkpoint", point.file.string(),
+          fmt::format("is of another run: {}", fmt::join(differences, ", ")),
+          "give the options of that run, or start a new one from its weights with --load"});
   }
   require_position(point, config, programs);
   require_state(point.state, programs, point.file);

@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "profiler/nvml_source.h"
 #include "session/console.h"
 #include "session/logs.h"
 

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "core/units.h"
 

@@ -1,20 +1,12 @@
-#include "lab/predict/plots.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "lab/made_up.h"
+#include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
 #include "lab/report/svg.h"
 #include "lab/study/step_parts.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::SizeIs;
 
 MachineCard round_card() {
   return {.name = "round", .on_gpu = false, .flops_per_s = 100e9, .memory_bytes_per_s = 10e9};

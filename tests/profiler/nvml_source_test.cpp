@@ -1,8 +1,7 @@
-#include "profiler/nvml_source.h"
-
 #include <dlfcn.h>
 
 #include "profiler/fake_nvml.h"
+#include "profiler/monitor.h"
 #include "support/testing.h"
 
 namespace barestep {

@@ -65,7 +65,6 @@ struct SeenRun final : TrainObserver {
     }
     figures.push_back({report.loss, std::sqrt(squares), sum});
   }
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
   [[nodiscard]] double last_loss() const {
     constexpr std::ptrdiff_t kLast = 20;
     return std::accumulate(steps.loss.end() - kLast, steps.loss.end(), 0.0) / kLast;

@@ -7,7 +7,6 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <functional>
 
 #include "core/statistics.h"
 #include "model/model_spec.h"
@@ -80,6 +79,9 @@ namespace {
 double relative_difference(double a, double b) {
   return a == b ? 0 : std::abs(a - b) / std::abs(b);
 }
+
+/// A doubling with a smaller gain is saturation.
+constexpr double kSaturatedGain = 1.1;
 
 }  // namespace
 
@@ -159,13 +161,6 @@ std::string fastest_text(const Fastest& fastest, const std::vector<std::string>&
   return fmt::format("{}: {}{}.", what, fastest.is_alone() ? "" : "undecided among ",
                      list_text(ties));
 }
-
-namespace {
-
-/// A doubling with a smaller gain is saturation.
-constexpr double kSaturatedGain = 1.1;
-
-}  // namespace
 
 // If every doubling from batch B on gains less, the answer is B. The doubling before B may be
 // undecided; then the other end of the range is the last batch whose doubling certainly gains more.

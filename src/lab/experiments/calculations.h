@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lab/predict/plots.h"
+#include "lab/predict/prediction.h"
 #include "lab/study/experiment.h"
 #include "lab/study/step_parts.h"
 

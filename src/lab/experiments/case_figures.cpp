@@ -29,10 +29,6 @@ std::string shown_time(const CaseData& of, const Estimate& seconds) {
   return of.measured() != nullptr ? time_text(seconds) : simulated_time(seconds.median);
 }
 
-std::string shown_time(const CaseData& of, double seconds) {
-  return of.measured() != nullptr ? time_text(seconds) : simulated_time(seconds);
-}
-
 std::string shown_seconds(const CaseData& of, const Estimate& seconds) {
   if (of.measured() != nullptr) return seconds_text(seconds);
   return fmt::format("{}", std::stod(fmt::format("{:.1e}", seconds.median)));
@@ -177,7 +173,8 @@ std::vector<Figure> figures_of_times() {
       {"forward-rate", "", "flops per second of the forward pass", forward_rate, true, true, true},
       {"passes", "", "forward, loss and backward of a step together",
        [](Of of) {
-         return shown_time(of, of.phase_s("forward") + of.phase_s("loss") + of.phase_s("backward"));
+         return shown_time(
+             of, exactly(of.phase_s("forward") + of.phase_s("loss") + of.phase_s("backward")));
        },
        true, true, true},
       {"sample-time", "time of a sample",
@@ -204,7 +201,7 @@ std::vector<Figure> figures_of_load() {
       {"exposed", "", "communication that the step waits for, and its share of the step",
        [](Of of) {
          const double exposed_s = of.phase_s("communication");
-         return fmt::format("{} ({})", shown_time(of, exposed_s),
+         return fmt::format("{} ({})", shown_time(of, exactly(exposed_s)),
                             shown_percent(of, exactly(exposed_s / of.step_s().median)));
        }},
       {"waits", "waits for other ranks",
@@ -296,7 +293,7 @@ std::vector<Figure> figures_of_phases() {
     const std::string words = phase_words(name);
     all.push_back({name, words.starts_with("the ") ? words.substr(4) : words,
                    words + ": time in a step",
-                   [=](Of of) { return shown_time(of, of.phase_s(name)); }});
+                   [=](Of of) { return shown_time(of, exactly(of.phase_s(name))); }});
     all.push_back({name + "-share", "of a step", words + ": share of a step", [=](Of of) {
                      const std::string_view key = name;
                      return shown_percent(of, of.share_of(std::span(&key, 1)));

@@ -72,7 +72,11 @@ FindingsOf& FindingsOf::timed(std::string name, std::string text, std::optional<
 
 FindingsOf& FindingsOf::judge(std::string name, const Estimate& of, double border,
                               const std::array<std::string, 3>& texts, const std::string& rest) {
-  const Word side = side_of(of, border);
+  return judge(std::move(name), side_of(of, border), texts, rest);
+}
+
+FindingsOf& FindingsOf::judge(std::string name, Word side, const std::array<std::string, 3>& texts,
+                              const std::string& rest) {
   const std::string text = by_side(side, texts[0], texts[1], texts[2]);
   return timed(std::move(name), rest.empty() ? text : fmt::format("{}: {}.", text, rest), side);
 }

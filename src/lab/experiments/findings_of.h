@@ -68,6 +68,8 @@ class FindingsOf {
   /// its interval does not decide. With `rest`, "ABOVE: REST."
   FindingsOf& judge(std::string name, const Estimate& of, double border,
                     const std::array<std::string, 3>& texts, const std::string& rest = "");
+  FindingsOf& judge(std::string name, Word side, const std::array<std::string, 3>& texts,
+                    const std::string& rest = "");
   /// A sentence for each.
   FindingsOf& compare(const std::vector<Compared>& all, Together how = {});
   /// Which of the cases is fastest, under the name "fastest".

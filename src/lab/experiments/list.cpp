@@ -41,11 +41,9 @@ const Experiment& experiment_of(std::string_view name) {
     names.emplace_back(experiment.name);
   }
   const std::string near(nearest(name, names));
-  fail(ExitCode::kUsage, {.what = "experiment",
-                          .value = std::string(name),
-                          .why = "no experiment has this name",
-                          .remedy = (near.empty() ? "" : "did you mean '" + near + "'? ") +
-                                    "mlp_lab list shows all"});
+  fail(ExitCode::kUsage,
+       {"experiment", std::string(name), "no experiment has this name",
+        (near.empty() ? "" : "did you mean '" + near + "'? ") + "mlp_lab list shows all"});
 }
 
 }  // namespace barestep

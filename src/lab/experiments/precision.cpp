@@ -1,7 +1,6 @@
 // What 16-bit numbers save in a training step, time and memory.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 

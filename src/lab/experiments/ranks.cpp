@@ -70,16 +70,15 @@ void add_linear(FindingsOf& all, const Results& results, const Estimate& without
   const double by_law = many_s / (many_s + 2e-3 * pause_ms);
   const bool is_linear = second.low > 1 - kLinear && second.high < 1 + kLinear;
   const bool is_not = second.high < 1 - kLinear || second.low > 1 + kLinear;
-  all.timed("linear",
-            fmt::format("{}: the second {} ms cost {} of what the first cost, and by (T1 + d) / "
-                        "(Tn + d) {}.",
-                        is_linear                        ? "The loss is linear in the pause"
-                        : is_not || by_law < 1 - kLinear ? "The loss is not linear"
-                                                         : "Whether the loss is linear is unclear",
-                        pause_ms, percent_text(second), percent_text(by_law)),
+  all.judge("linear",
             is_linear                        ? Word::kBelow
             : is_not || by_law < 1 - kLinear ? Word::kAbove
-                                             : Word::kOpen);
+                                             : Word::kOpen,
+            {"The loss is not linear", "The loss is linear in the pause",
+             "Whether the loss is linear is unclear"},
+            fmt::format("the second {} ms cost {} of what the first cost, and by (T1 + d) / "
+                        "(Tn + d) {}",
+                        pause_ms, percent_text(second), percent_text(by_law)));
 }
 
 /// Whether (T1 + d) / (Tn + d) foretells the speed-up with each pause, by rounds.
@@ -103,15 +102,13 @@ void add_law(FindingsOf& all, const Results& results) {
                         results.at(delay_key(ranks, 0)).mean_s().median)),
         ms, factor_text(results.compare(delay_key(1, ms), delay_key(ranks, ms)).speed())));
   }
-  all.timed("law",
-            fmt::format("{}: from the steps without a pause it gives {}.",
-                        holds   ? "Amdahl's law holds within a tenth"
-                        : fails ? "Amdahl's law does not hold here"
-                                : "Whether Amdahl's law holds within a tenth is unclear",
-                        fmt::join(pairs, ", and ")),
+  all.judge("law",
             holds   ? Word::kBelow
             : fails ? Word::kAbove
-                    : Word::kOpen);
+                    : Word::kOpen,
+            {"Amdahl's law does not hold here", "Amdahl's law holds within a tenth",
+             "Whether Amdahl's law holds within a tenth is unclear"},
+            fmt::format("from the steps without a pause it gives {}", fmt::join(pairs, ", and ")));
 }
 
 Findings delay_findings(const Results& results) {

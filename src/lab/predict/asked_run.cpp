@@ -70,6 +70,24 @@ void require_simulated(const Run& asked, const MachineCard& card, int ranks) {
   }
 }
 
+/// Makes a batch size of each rank that of all.
+void count_whole_batch(TrainConfig& config, int ranks) {
+  ParallelConfig& parallel = config.parallel;
+  if (!parallel.batch_per_rank || parallel.global_batch) return;
+  parallel.batch_per_rank = false;
+  config.data.batch_size *= std::max<std::int64_t>(ranks / least_per_copy(parallel), 1);
+}
+
+/// The least number of several ranks, all with samples: options that only several ranks have must
+/// not contradict each other where one rank alone is predicted.
+Run several_with_samples(const Run& asked, const MachineCard& card) {
+  constexpr std::int64_t kEnoughForARank = 64;
+  const int several = least_several(asked);
+  Run run = run_on(asked, card, several);
+  run.config.data.batch_size = std::max(run.batch_size(), several * kEnoughForARank);
+  return run;
+}
+
 }  // namespace
 
 std::string_view why_never_simulated(const Option& option) {
@@ -144,27 +162,13 @@ Run asked_run(const GivenOptions& given) {
     if (name == "scheme") continue;
     const auto found = std::ranges::find(options_to_predict(), name, &Option::name);
     if (found == options_to_predict().end()) {
-      fail(ExitCode::kUsage, {.what = "option",
-                              .value = value.where,
-                              .why = "no trainer has it",
-                              .remedy = "see the trainers' --help"});
+      fail(ExitCode::kUsage,
+           {"option", value.where, "no trainer has it", "see the trainers' --help"});
     }
     found->value.read(value, asked.config);
   }
   return asked;
 }
-
-namespace {
-
-/// Makes a batch size of each rank that of all.
-void count_whole_batch(TrainConfig& config, int ranks) {
-  ParallelConfig& parallel = config.parallel;
-  if (!parallel.batch_per_rank || parallel.global_batch) return;
-  parallel.batch_per_rank = false;
-  config.data.batch_size *= std::max<std::int64_t>(ranks / least_per_copy(parallel), 1);
-}
-
-}  // namespace
 
 GivenOptions given_of(const Run& run) {
   TrainConfig config = run.config;
@@ -235,20 +239,6 @@ void require_machine(const Run& asked, const MachineCard& card, int ranks) {
                  fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
                              precision == Precision::kTf32 ? "tf32" : "half"));
 }
-
-namespace {
-
-/// The least number of several ranks, all with samples: options that only several ranks have must
-/// not contradict each other where one rank alone is predicted.
-Run several_with_samples(const Run& asked, const MachineCard& card) {
-  constexpr std::int64_t kEnoughForARank = 64;
-  const int several = least_several(asked);
-  Run run = run_on(asked, card, several);
-  run.config.data.batch_size = std::max(run.batch_size(), several * kEnoughForARank);
-  return run;
-}
-
-}  // namespace
 
 void require_prediction(const Run& asked, const MachineCard& card, const std::vector<int>& ranks) {
   const int max = *std::ranges::max_element(ranks);

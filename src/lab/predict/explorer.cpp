@@ -21,7 +21,6 @@
 #include "core/units.h"
 #include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
-#include "lab/predict/plots.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
@@ -65,11 +64,10 @@ void require_small(const Run& run) {
   }
   if (is_small) return;
   fail(ExitCode::kConfiguration,
-       {.what = "--depth",
-        .value = std::to_string(run.depth()),
-        .why = fmt::format("with its micro-batches and devices, a step has more than {} layers",
-                           kMaxLayers),
-        .remedy = "use smaller numbers here, or mlp_lab predict"});
+       {"--depth", std::to_string(run.depth()),
+        fmt::format("with its micro-batches and devices, a step has more than {} layers",
+                    kMaxLayers),
+        "use smaller numbers here, or mlp_lab predict"});
 }
 
 // The account.

@@ -11,7 +11,6 @@
 #include <variant>
 
 #include "core/error.h"
-#include "core/ops.h"
 #include "core/units.h"
 #include "lab/report/findings.h"
 
@@ -34,51 +33,6 @@ double interpolated(const std::map<double, double>& log_y, double log_x) {
   return (1 - share) * below->second + share * above->second;
 }
 
-}  // namespace
-
-OpSize size_of(const DeviceOp& op) {
-  const Cost cost = cost_of(op);
-  std::string name(label_of(op));
-  const auto of_attention = [&](const Tensor& out, const AttentionShape& shape) -> OpSize {
-    return {.op = fmt::format("{} {}", name, name_of(shape.form)),
-            .rows = number(shape.length),
-            .width = number(out.cols / shape.heads),
-            .work = number(cost.flops)};
-  };
-  if (const auto* const attention = std::get_if<Attention>(&op)) {
-    return of_attention(attention->out, attention->shape);
-  }
-  if (const auto* const gradient = std::get_if<AttentionGrad>(&op)) {
-    return of_attention(gradient->out, gradient->shape);
-  }
-  const std::optional<ProductSize> product = product_of(op);
-  if (!product) {
-    const auto* const gradient = std::get_if<ActivationGrad>(&op);
-    const auto* const sum = std::get_if<SumRows>(&op);
-    if (gradient != nullptr && gradient->sums) name += kWithSums;
-    if (sum != nullptr && sum->in.rows == 1) name += kOfARow;
-    return {.op = std::move(name), .width = number(cost.bytes), .work = number(cost.bytes)};
-  }
-  const auto* const gemm = std::get_if<Gemm>(&op);
-  if (gemm != nullptr) name += gemm->transpose_a ? " tn" : gemm->transpose_b ? " nt" : " nn";
-  // A product that makes a gradient of weights sums over the batch.
-  const bool sums_batch =
-      std::holds_alternative<LinearAdam>(op) || (gemm != nullptr && gemm->transpose_a);
-  return {.op = std::move(name),
-          .rows = number(sums_batch ? product->depth : product->rows),
-          .width = std::sqrt(number(sums_batch ? product->rows : product->depth) *
-                             number(product->cols)),
-          .work = number(cost.flops)};
-}
-
-OpSize added_to_product(const Tensor& results, Activation activation) {
-  OpSize size = size_of(BiasActivation{.values = results, .activation = activation});
-  size.op += " of a product";
-  return size;
-}
-
-namespace {
-
 /// Whether an op's rate counts flops; other rates count bytes.
 bool counts_flops(const std::string& op) {
   return op.starts_with(Gemm::kLabel) || op.starts_with(Attention::kLabel) ||
@@ -88,34 +42,6 @@ bool counts_flops(const std::string& op) {
 double log_of(double size) {
   return std::log(std::max(size, 1.0));
 }
-
-}  // namespace
-
-double op_s(const OpSize& size, std::span<const OpRate> rates) {
-  using Logs = std::map<double, double>;
-  std::map<double, std::map<double, Logs>> by_rows;  // then by width and reach
-  for (const OpRate& rate : rates) {
-    if (rate.op != size.op) continue;
-    by_rows[log_of(rate.rows)][log_of(rate.width)][log_of(rate.reach)] = std::log(rate.rate);
-  }
-  if (by_rows.empty() || size.work <= 0) return 0;
-  const auto rate_at = [&](double width) {
-    Logs at_rows;
-    for (const auto& [log_rows, of_rows] : by_rows) {
-      Logs at_width;
-      for (const auto& [log_width, by_reach] : of_rows) {
-        at_width[log_width] = interpolated(by_reach, log_of(size.reach));
-      }
-      at_rows[log_rows] = interpolated(at_width, log_of(width));
-    }
-    return std::exp(interpolated(at_rows, log_of(size.rows)));
-  };
-  const double rate = rate_at(size.width);
-  if (counts_flops(size.op) || size.reach <= size.width) return size.work / rate;
-  return size.work / std::min(rate, rate_at(size.reach));
-}
-
-namespace {
 
 using nlohmann::json;
 
@@ -322,40 +248,6 @@ bool is_of_gpus(const JsonValue& card) {
   return kind == "cuda";
 }
 
-}  // namespace
-
-MachineCard card_from(const JsonValue& from) {
-  MachineCard card{.name = from.at("name").text()};
-  card.on_gpu = is_of_gpus(from);
-  if (from.has("others_share")) card.others_share = from.at("others_share").number(0, 1);
-  CardReader reader(from, card.stated);
-  card.flops_per_s = reader.rate("device", "flops_per_s", "FLOP/s");
-  for (const auto& [name, to] : {std::pair{"tf32_flops_per_s", &card.tf32_flops_per_s},
-                                 {"half_flops_per_s", &card.half_flops_per_s},
-                                 {"fp16_flops_per_s", &card.fp16_flops_per_s}}) {
-    if (reader.has("device", name)) *to = reader.rate("device", name, "FLOP/s");
-  }
-  reader.optional("bytes", kMaxDeviceBytes, card.device_bytes, human_bytes);
-  reader.optional("multiprocessors", kMaxMultiprocessors, card.multiprocessors,
-                  [](std::int64_t count) { return std::to_string(count); });
-  reader.optional("device", "load_macs", 0, kMaxLoadMacs, card.load_macs, number_text);
-  card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
-  card.launch_s = reader.seconds("device", "launch_s");
-  card.host_s = reader.seconds("device", "host_s");
-  card.node_ranks = card_ranks(from.at("node").at("devices"), 1);
-  card.has_network = from.has("network");
-  card.node = reader.link("node", card.has_network && card.node_ranks > 1);
-  if (card.has_network) card.network = reader.link("network", true);
-  if (!from.has("loads")) return card;
-  for (const JsonValue& load : from.at("loads").items()) {
-    card.loads.push_back(parse_load(load));
-    state_load(card.loads.back(), load.at("source").text(), card.stated);
-  }
-  return card;
-}
-
-namespace {
-
 /// The ranks of an exchange, and the links between them.
 struct ExchangeGroup {
   const LinkRates& rates;
@@ -496,6 +388,101 @@ json json_of(const MachineLoad& load) {
 }
 
 }  // namespace
+
+OpSize size_of(const DeviceOp& op) {
+  const Cost cost = cost_of(op);
+  std::string name(label_of(op));
+  const auto of_attention = [&](const Tensor& out, const AttentionShape& shape) -> OpSize {
+    return {.op = fmt::format("{} {}", name, name_of(shape.form)),
+            .rows = number(shape.length),
+            .width = number(out.cols / shape.heads),
+            .work = number(cost.flops)};
+  };
+  if (const auto* const attention = std::get_if<Attention>(&op)) {
+    return of_attention(attention->out, attention->shape);
+  }
+  if (const auto* const gradient = std::get_if<AttentionGrad>(&op)) {
+    return of_attention(gradient->out, gradient->shape);
+  }
+  const std::optional<ProductSize> product = product_of(op);
+  if (!product) {
+    const auto* const gradient = std::get_if<ActivationGrad>(&op);
+    const auto* const sum = std::get_if<SumRows>(&op);
+    if (gradient != nullptr && gradient->sums) name += kWithSums;
+    if (sum != nullptr && sum->in.rows == 1) name += kOfARow;
+    return {.op = std::move(name), .width = number(cost.bytes), .work = number(cost.bytes)};
+  }
+  const auto* const gemm = std::get_if<Gemm>(&op);
+  if (gemm != nullptr) name += gemm->transpose_a ? " tn" : gemm->transpose_b ? " nt" : " nn";
+  // A product that makes a gradient of weights sums over the batch.
+  const bool sums_batch =
+      std::holds_alternative<LinearAdam>(op) || (gemm != nullptr && gemm->transpose_a);
+  return {.op = std::move(name),
+          .rows = number(sums_batch ? product->depth : product->rows),
+          .width = std::sqrt(number(sums_batch ? product->rows : product->depth) *
+                             number(product->cols)),
+          .work = number(cost.flops)};
+}
+
+OpSize added_to_product(const Tensor& results, Activation activation) {
+  OpSize size = size_of(BiasActivation{.values = results, .activation = activation});
+  size.op += " of a product";
+  return size;
+}
+
+double op_s(const OpSize& size, std::span<const OpRate> rates) {
+  using Logs = std::map<double, double>;
+  std::map<double, std::map<double, Logs>> by_rows;  // then by width and reach
+  for (const OpRate& rate : rates) {
+    if (rate.op != size.op) continue;
+    by_rows[log_of(rate.rows)][log_of(rate.width)][log_of(rate.reach)] = std::log(rate.rate);
+  }
+  if (by_rows.empty() || size.work <= 0) return 0;
+  const auto rate_at = [&](double width) {
+    Logs at_rows;
+    for (const auto& [log_rows, of_rows] : by_rows) {
+      Logs at_width;
+      for (const auto& [log_width, by_reach] : of_rows) {
+        at_width[log_width] = interpolated(by_reach, log_of(size.reach));
+      }
+      at_rows[log_rows] = interpolated(at_width, log_of(width));
+    }
+    return std::exp(interpolated(at_rows, log_of(size.rows)));
+  };
+  const double rate = rate_at(size.width);
+  if (counts_flops(size.op) || size.reach <= size.width) return size.work / rate;
+  return size.work / std::min(rate, rate_at(size.reach));
+}
+
+MachineCard card_from(const JsonValue& from) {
+  MachineCard card{.name = from.at("name").text()};
+  card.on_gpu = is_of_gpus(from);
+  if (from.has("others_share")) card.others_share = from.at("others_share").number(0, 1);
+  CardReader reader(from, card.stated);
+  card.flops_per_s = reader.rate("device", "flops_per_s", "FLOP/s");
+  for (const auto& [name, to] : {std::pair{"tf32_flops_per_s", &card.tf32_flops_per_s},
+                                 {"half_flops_per_s", &card.half_flops_per_s},
+                                 {"fp16_flops_per_s", &card.fp16_flops_per_s}}) {
+    if (reader.has("device", name)) *to = reader.rate("device", name, "FLOP/s");
+  }
+  reader.optional("bytes", kMaxDeviceBytes, card.device_bytes, human_bytes);
+  reader.optional("multiprocessors", kMaxMultiprocessors, card.multiprocessors,
+                  [](std::int64_t count) { return std::to_string(count); });
+  reader.optional("device", "load_macs", 0, kMaxLoadMacs, card.load_macs, number_text);
+  card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
+  card.launch_s = reader.seconds("device", "launch_s");
+  card.host_s = reader.seconds("device", "host_s");
+  card.node_ranks = card_ranks(from.at("node").at("devices"), 1);
+  card.has_network = from.has("network");
+  card.node = reader.link("node", card.has_network && card.node_ranks > 1);
+  if (card.has_network) card.network = reader.link("network", true);
+  if (!from.has("loads")) return card;
+  for (const JsonValue& load : from.at("loads").items()) {
+    card.loads.push_back(parse_load(load));
+    state_load(card.loads.back(), load.at("source").text(), card.stated);
+  }
+  return card;
+}
 
 ExchangeKind exchange_kind_of(const Collective& collective) {
   return std::visit(Overloaded{[](const AllReduce&) { return ExchangeKind::kAllReduce; },

@@ -40,8 +40,8 @@ struct OpSize {
   double width =
       1;  // of a product, the root of inputs times outputs; of a head; else the op's bytes
   double work = 0;  // flops of products and attention, bytes of other ops
-  /// Bytes from one use of a product's weights to the next (predict/reach.h), which tell in which
-  /// cache they are; of other ops, at least their own.
+  /// Bytes from one use of a product's weights to the next (predict/simulator.h), which tell in
+  /// which cache they are; of other ops, at least their own.
   double reach = 0;
 };
 

@@ -7,7 +7,6 @@
 #include <array>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -204,10 +203,9 @@ void require_free_mesh(const Run& asked) {
                        parallel.pipeline == 1 && !parallel.micro_batches;
   if (is_free) return;
   fail(ExitCode::kConfiguration,
-       {.what = "plan",
-        .value = text_of(asked),
-        .why = "finds the scheme, the tensor ranks, the stages and the micro-batches itself",
-        .remedy = "leave them out, or use mlp_lab predict"});
+       {"plan", text_of(asked),
+        "finds the scheme, the tensor ranks, the stages and the micro-batches itself",
+        "leave them out, or use mlp_lab predict"});
 }
 
 }  // namespace
@@ -279,27 +277,23 @@ MeshSearch search_meshes(const Run& asked, const MachineCard& card, int ranks,
 Findings best_mesh(const Run& asked, const MachineCard& card, int ranks,
                    std::int64_t memory_bytes) {
   if (ranks == 1) {
-    fail(ExitCode::kConfiguration, {.what = "--ranks",
-                                    .value = "1",
-                                    .why = "a single rank shares nothing",
-                                    .remedy = "ask for several, or use mlp_lab predict"});
+    fail(ExitCode::kConfiguration, {"--ranks", "1", "a single rank shares nothing",
+                                    "ask for several, or use mlp_lab predict"});
   }
   const MeshSearch search = search_meshes(asked, card, ranks, memory_bytes);
   const std::vector<MeshCandidate>& all = search.candidates;
   if (all.empty()) {
     require(run_on(asked, card, 1));  // refuses what a single rank could not train
-    fail(ExitCode::kConfiguration, {.what = "--ranks",
-                                    .value = std::to_string(ranks),
-                                    .why = "cannot share this model and its batch in any way",
-                                    .remedy = "ask for fewer, or for a larger --batch-size"});
+    fail(ExitCode::kConfiguration,
+         {"--ranks", std::to_string(ranks), "cannot share this model and its batch in any way",
+          "ask for fewer, or for a larger --batch-size"});
   }
   const MeshCandidate& best = all.front();
   if (best.bytes > memory_bytes) {
-    fail(ExitCode::kMemory, {.what = "--memory",
-                             .value = human_bytes(memory_bytes),
-                             .why = fmt::format("the least that a rank of {} needs is {}, with {}",
-                                                ranks, human_bytes(best.bytes), best.text()),
-                             .remedy = "ask for more --ranks, or for a smaller --batch-size"});
+    fail(ExitCode::kMemory, {"--memory", human_bytes(memory_bytes),
+                             fmt::format("the least that a rank of {} needs is {}, with {}", ranks,
+                                         human_bytes(best.bytes), best.text()),
+                             "ask for more --ranks, or for a smaller --batch-size"});
   }
   Findings findings{.tables = {table_of(all, memory_bytes)}};
   const Run one = run_on(asked, card, 1);

@@ -4,17 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <iterator>
 #include <map>
 #include <set>
-#include <utility>
 #include <variant>
 
 #include "core/error.h"
 #include "core/units.h"
-#include "lab/predict/simulator.h"
-#include "lab/report/findings.h"
 #include "options/options.h"
 #include "profiler/account.h"
 #include "train/pass_schedule.h"
@@ -123,57 +118,6 @@ std::string counts_text(const std::vector<PredictedRate>& rates, std::string_vie
   }
   return fmt::format("{} {}", list_text(counts), noun_for(counts.size() > 1 ? 2 : last, noun));
 }
-
-}  // namespace
-
-SimulatedStep predicted_step(const Run& asked, const MachineCard& card, int ranks) {
-  return predicted_run(run_on(asked, card, ranks), card);
-}
-
-std::string fastest_text(double one_rank, const std::vector<PredictedRate>& rates,
-                         std::string_view noun) {
-  const double best =
-      std::ranges::max_element(rates, {}, &PredictedRate::samples_per_s)->samples_per_s;
-  const auto several = [](const PredictedRate& rate) { return rate.ranks > 1; };
-  if (std::ranges::none_of(rates, several)) {
-    return fmt::format("Simulated: one {} would train {} samples/s.", noun,
-                       simulated_number(one_rank));
-  }
-  if (best > (1 + kTie) * one_rank) {
-    const auto wins = [&](const PredictedRate& rate) {
-      return rate.samples_per_s * (1 + kTie) >= best;
-    };
-    return fmt::format(
-        "Simulated: {} would train fastest{}, {} samples/s{}.", counts_text(rates, noun, wins),
-        std::ranges::count_if(rates, wins) > 1 ? " and tie within 1 %" : "", simulated_number(best),
-        one_rank == 0
-            ? ""
-            : fmt::format(", {} as many as one {}", simulated_factor(best / one_rank), noun));
-  }
-  std::vector<std::string> reached;
-  for (const PredictedRate& rate : rates) {
-    if (!several(rate)) continue;
-    const bool ties = rate.samples_per_s * (1 + kTie) >= one_rank;
-    reached.push_back(fmt::format(
-        "{} reach {}", rate.ranks,
-        ties ? "all of it within 1 %" : simulated_percent(rate.samples_per_s / one_rank)));
-  }
-  return fmt::format("Simulated: more {} do not help here: of the speed of one, {}.",
-                     noun_for(2, noun), list_text(reached));
-}
-
-std::string cost_of_sharing(const Run& one, const StepAccount& one_step, const Run& run,
-                            const SimulatedStep& step) {
-  const double share = static_cast<double>(run.step_samples()) /
-                       (static_cast<double>(one.step_samples()) * run.ranks);
-  const auto excess_s = [&](Part part) { return step.account[part] - share * one_step[part]; };
-  const Part most = std::ranges::max(kValuesOf<Part>, {}, excess_s);
-  if (excess_s(most) <= kCostly * step.step_s) return "";
-  return fmt::format("{} takes {} of the step", traits_of(most).words,
-                     simulated_percent(step.account[most] / step.step_s));
-}
-
-namespace {
 
 /// The bytes of a step's largest exchange of each kind on each axis.
 std::map<std::pair<Axis, ExchangeKind>, double> largest_exchanges(const Program& step,
@@ -359,6 +303,53 @@ std::vector<Finding> rate_texts(const Run& asked, const MachineCard& card,
 
 }  // namespace
 
+SimulatedStep predicted_step(const Run& asked, const MachineCard& card, int ranks) {
+  return predicted_run(run_on(asked, card, ranks), card);
+}
+
+std::string fastest_text(double one_rank, const std::vector<PredictedRate>& rates,
+                         std::string_view noun) {
+  const double best =
+      std::ranges::max_element(rates, {}, &PredictedRate::samples_per_s)->samples_per_s;
+  const auto several = [](const PredictedRate& rate) { return rate.ranks > 1; };
+  if (std::ranges::none_of(rates, several)) {
+    return fmt::format("Simulated: one {} would train {} samples/s.", noun,
+                       simulated_number(one_rank));
+  }
+  if (best > (1 + kTie) * one_rank) {
+    const auto wins = [&](const PredictedRate& rate) {
+      return rate.samples_per_s * (1 + kTie) >= best;
+    };
+    return fmt::format(
+        "Simulated: {} would train fastest{}, {} samples/s{}.", counts_text(rates, noun, wins),
+        std::ranges::count_if(rates, wins) > 1 ? " and tie within 1 %" : "", simulated_number(best),
+        one_rank == 0
+            ? ""
+            : fmt::format(", {} as many as one {}", simulated_factor(best / one_rank), noun));
+  }
+  std::vector<std::string> reached;
+  for (const PredictedRate& rate : rates) {
+    if (!several(rate)) continue;
+    const bool ties = rate.samples_per_s * (1 + kTie) >= one_rank;
+    reached.push_back(fmt::format(
+        "{} reach {}", rate.ranks,
+        ties ? "all of it within 1 %" : simulated_percent(rate.samples_per_s / one_rank)));
+  }
+  return fmt::format("Simulated: more {} do not help here: of the speed of one, {}.",
+                     noun_for(2, noun), list_text(reached));
+}
+
+std::string cost_of_sharing(const Run& one, const StepAccount& one_step, const Run& run,
+                            const SimulatedStep& step) {
+  const double share = static_cast<double>(run.step_samples()) /
+                       (static_cast<double>(one.step_samples()) * run.ranks);
+  const auto excess_s = [&](Part part) { return step.account[part] - share * one_step[part]; };
+  const Part most = std::ranges::max(kValuesOf<Part>, {}, excess_s);
+  if (excess_s(most) <= kCostly * step.step_s) return "";
+  return fmt::format("{} takes {} of the step", traits_of(most).words,
+                     simulated_percent(step.account[most] / step.step_s));
+}
+
 Findings predict_scaling(const Run& asked, const MachineCard& card, const std::vector<int>& ranks) {
   require_prediction(asked, card, ranks);
   const Run one = run_on(asked, card, 1);
@@ -400,6 +391,22 @@ std::string why_no_prediction(const Workload& workload, const MachineCard& card)
   const Precision precision = workload.config.device.precision;
   if (has_rate(card, precision)) return "";
   return fmt::format("the card of {} has no rate of products in {}", card.name, name_of(precision));
+}
+
+Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices) {
+  Plot plot{.title = std::move(title), .name = "memory-plot", .y_label = "MiB"};
+  for (const auto& [name, memory] : devices) plot.categories.push_back(name);
+  for (const Category category : kValuesOf<Category>) {
+    PlotSeries series{.name = std::string(name_of(category))};
+    double sum = 0;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      const double mib = static_cast<double>(devices[i].second.by_category[category]) / (1 << 20);
+      sum += mib;
+      series.points.push_back(plot_point(static_cast<double>(i), mib));
+    }
+    if (sum > 0) plot.series.push_back(std::move(series));
+  }
+  return plot;
 }
 
 std::string why_too_large(const Run& run, const MachineCard& card) {

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lab/predict/asked_run.h"
@@ -47,6 +48,10 @@ constexpr const char* kProductsTable = "products-table";
 /// Why a run is not simulated: it is none of a trainer, or the card has no rates for its products
 /// (int8 has none on any card). Empty if it is.
 std::string why_no_prediction(const Workload& workload, const MachineCard& card);
+
+/// Devices' memory by category, without categories that none of them has.
+using NamedMemory = std::pair<std::string, DeviceMemory>;
+Plot memory_plot(std::string title, const std::vector<NamedMemory>& devices);
 
 /// Why its plan does not fit in the memory that the card states for a device, or on the CPU for
 /// all; empty if it does, or the card states none.

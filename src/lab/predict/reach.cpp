@@ -1,12 +1,10 @@
-#include "lab/predict/reach.h"
-
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
 
 #include "core/index.h"
 #include "core/ops.h"
+#include "lab/predict/simulator.h"
 
 namespace barestep {
 namespace {

@@ -91,78 +91,6 @@ PassTimes times_of(const JsonValue& root) {
   return times;
 }
 
-}  // namespace
-
-bool WrittenSchedule::has_messages() const {
-  return std::ranges::any_of(stages, [](const auto& list) {
-    return std::ranges::any_of(list, [](const ScheduleEntry& entry) { return !entry.pass; });
-  });
-}
-
-WrittenSchedule read_schedule(const std::filesystem::path& file) {
-  const JsonDocument document(file, kMaxFileBytes, "schedule",
-                              "mlp_lab check-schedule --write 1f1b shows the form");
-  const JsonValue root = document.root();
-  WrittenSchedule schedule{
-      .micro_batches = static_cast<int>(root.at("micro_batches").whole(1, kMaxMicroBatches)),
-      .times = times_of(root)};
-  const std::vector<JsonValue> lists = root.at("stages").items();
-  if (lists.empty() || lists.size() > kMaxStages) {
-    root.at("stages").refuse(fmt::format("must have 1 to {} lists", kMaxStages));
-  }
-  for (const JsonValue& list : lists) {
-    const int stage = static_cast<int>(schedule.stages.size());
-    std::vector<ScheduleEntry>& entries = schedule.stages.emplace_back();
-    for (const JsonValue& value : list.items()) {
-      entries.push_back(entry_of(value, stage, schedule.micro_batches));
-    }
-  }
-  document.require_known();
-  return schedule;
-}
-
-WrittenSchedule built_in_schedule(const PipelineSpec& pipeline, const PassTimes& times,
-                                  bool exchanges) {
-  const std::vector<PassSchedule> lists = schedules_of_stages(pipeline);
-  WrittenSchedule written{.micro_batches = pipeline.micro_batches, .times = times};
-  for (int stage = 0; stage < pipeline.stages; ++stage) {
-    std::vector<ScheduleEntry>& entries = written.stages.emplace_back();
-    // Exchanges are between the passes that read or leave something.
-    const auto between = exchanges_of_stage(lists, stage);
-    std::size_t place = 0;
-    const auto add_exchanges = [&] {
-      if (!exchanges) return;
-      for (const auto& [peer, sends, receives] : between[place]) {
-        std::vector<std::string> parts;
-        if (sends) parts.push_back("send " + name_of_pass(*sends));
-        if (receives) parts.push_back("receive " + name_of_pass(*receives));
-        entries.push_back(*entry_of(fmt::format("{}", fmt::join(parts, ", ")), stage));
-      }
-    };
-    add_exchanges();
-    for (const ScheduledPass& pass : at(lists, stage)) {
-      entries.push_back({.text = name_of_pass(pass), .pass = pass});
-      if (pass.direction == Direction::kWeights) continue;
-      ++place;
-      add_exchanges();
-    }
-  }
-  return written;
-}
-
-std::string schedule_json(const PipelineSpec& pipeline) {
-  const WrittenSchedule written = built_in_schedule(pipeline, {}, true);
-  std::string text = fmt::format("{{\"micro_batches\": {},\n \"stages\": [", written.micro_batches);
-  for (const auto& list : written.stages) {
-    nlohmann::json entries = nlohmann::json::array();
-    for (const ScheduleEntry& entry : list) entries.push_back(entry.text);
-    text += fmt::format("{}\n  {}", &list == &written.stages.front() ? "" : ",", entries.dump());
-  }
-  return text + "\n ]}\n";
-}
-
-namespace {
-
 /// Turns a schedule's lists into programs of ranks, and runs these up to where stages are stuck. A
 /// pass is a pause of its length and waits for what it reads; an exchange waits for the one before
 /// it, and for the pass whose result it sends. Results of each direction are sent and received on
@@ -421,14 +349,6 @@ class Examination {
   ScheduleFindings found_;
 };
 
-}  // namespace
-
-ScheduleFindings examine(const WrittenSchedule& schedule) {
-  return Examination(schedule).run();
-}
-
-namespace {
-
 constexpr double kMaxColumns = 160;
 
 /// A row for each stage: passes by their names, as long as they take; "." where it waits.
@@ -482,6 +402,78 @@ std::string comparison_text(const WrittenSchedule& schedule, const ScheduleFindi
 
 }  // namespace
 
+bool WrittenSchedule::has_messages() const {
+  return std::ranges::any_of(stages, [](const auto& list) {
+    return std::ranges::any_of(list, [](const ScheduleEntry& entry) { return !entry.pass; });
+  });
+}
+
+WrittenSchedule read_schedule(const std::filesystem::path& file) {
+  const JsonDocument document(file, kMaxFileBytes, "schedule",
+                              "mlp_lab check-schedule --write 1f1b shows the form");
+  const JsonValue root = document.root();
+  WrittenSchedule schedule{
+      .micro_batches = static_cast<int>(root.at("micro_batches").whole(1, kMaxMicroBatches)),
+      .times = times_of(root)};
+  const std::vector<JsonValue> lists = root.at("stages").items();
+  if (lists.empty() || lists.size() > kMaxStages) {
+    root.at("stages").refuse(fmt::format("must have 1 to {} lists", kMaxStages));
+  }
+  for (const JsonValue& list : lists) {
+    const int stage = static_cast<int>(schedule.stages.size());
+    std::vector<ScheduleEntry>& entries = schedule.stages.emplace_back();
+    for (const JsonValue& value : list.items()) {
+      entries.push_back(entry_of(value, stage, schedule.micro_batches));
+    }
+  }
+  document.require_known();
+  return schedule;
+}
+
+WrittenSchedule built_in_schedule(const PipelineSpec& pipeline, const PassTimes& times,
+                                  bool exchanges) {
+  const std::vector<PassSchedule> lists = schedules_of_stages(pipeline);
+  WrittenSchedule written{.micro_batches = pipeline.micro_batches, .times = times};
+  for (int stage = 0; stage < pipeline.stages; ++stage) {
+    std::vector<ScheduleEntry>& entries = written.stages.emplace_back();
+    // Exchanges are between the passes that read or leave something.
+    const auto between = exchanges_of_stage(lists, stage);
+    std::size_t place = 0;
+    const auto add_exchanges = [&] {
+      if (!exchanges) return;
+      for (const auto& [peer, sends, receives] : between[place]) {
+        std::vector<std::string> parts;
+        if (sends) parts.push_back("send " + name_of_pass(*sends));
+        if (receives) parts.push_back("receive " + name_of_pass(*receives));
+        entries.push_back(*entry_of(fmt::format("{}", fmt::join(parts, ", ")), stage));
+      }
+    };
+    add_exchanges();
+    for (const ScheduledPass& pass : at(lists, stage)) {
+      entries.push_back({.text = name_of_pass(pass), .pass = pass});
+      if (pass.direction == Direction::kWeights) continue;
+      ++place;
+      add_exchanges();
+    }
+  }
+  return written;
+}
+
+std::string schedule_json(const PipelineSpec& pipeline) {
+  const WrittenSchedule written = built_in_schedule(pipeline, {}, true);
+  std::string text = fmt::format("{{\"micro_batches\": {},\n \"stages\": [", written.micro_batches);
+  for (const auto& list : written.stages) {
+    nlohmann::json entries = nlohmann::json::array();
+    for (const ScheduleEntry& entry : list) entries.push_back(entry.text);
+    text += fmt::format("{}\n  {}", &list == &written.stages.front() ? "" : ",", entries.dump());
+  }
+  return text + "\n ]}\n";
+}
+
+ScheduleFindings examine(const WrittenSchedule& schedule) {
+  return Examination(schedule).run();
+}
+
 std::string text_of(const WrittenSchedule& schedule, const ScheduleFindings& findings) {
   const int stages = static_cast<int>(schedule.stages.size());
   std::string text = fmt::format("{} of {}{}\n\n", counted(stages, "stage"),
@@ -516,11 +508,10 @@ void check_schedule_file(const std::filesystem::path& file) {
   print_now(text_of(schedule, findings));
   if (findings.faults.empty()) return;
   fail(ExitCode::kBadData,
-       {.what = "schedule",
-        .value = file.string(),
-        .why = fmt::format("{}, the first: {}", counted(std::ssize(findings.faults), "fault"),
-                           findings.faults.front()),
-        .remedy = "the output shows where stages stand"});
+       {"schedule", file.string(),
+        fmt::format("{}, the first: {}", counted(std::ssize(findings.faults), "fault"),
+                    findings.faults.front()),
+        "the output shows where stages stand"});
 }
 
 }  // namespace barestep

@@ -1,13 +1,9 @@
 #include "lab/predict/simulator.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -16,8 +12,6 @@
 #include "core/error.h"
 #include "core/index.h"
 #include "core/ops.h"
-#include "lab/predict/reach.h"
-#include "lab/predict/workload.h"
 #include "train/schedule.h"
 
 namespace barestep {
@@ -317,49 +311,6 @@ class Simulation {
   std::vector<SimulatedStep> steps_;
 };
 
-}  // namespace
-
-Timeline timeline_of(const Program& program, const SimulatedStep& step) {
-  const auto plan = std::make_shared<RunPlan>(program, RunDetail::kNodes);
-  StepTimeline as_measured{.plan = plan};
-  for (const NodeRun& run : plan->runs()) {
-    // A lane reaches a collective before the others do.
-    double reached_s = run.previous ? as_measured.spans[*run.previous].end_s : 0;
-    for (const NodeRun::AwaitedPart& awaited : run.awaited) {
-      if (awaited.steps_back > 0) continue;
-      reached_s = std::max(reached_s, at(step.spans, awaited.node).end_s);
-    }
-    const NodeSpan& own = at(step.spans, run.first);
-    const double end_s = own.end_s;
-    // A lane that sleeps reaches a node later.
-    if (!run.is_collective) reached_s = std::max(reached_s, own.begin_s);
-    as_measured.spans.push_back({.begin_s = std::min(reached_s, end_s), .end_s = end_s});
-    as_measured.host.end_s = std::max(as_measured.host.end_s, end_s);
-  }
-  Timeline timeline;
-  timeline.add(std::move(as_measured));
-  return timeline;
-}
-
-std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
-                                    const Sharing& sharing) {
-  return Simulation(ranks, seconds, sharing).run();
-}
-
-std::vector<std::vector<NodeSpan>> spans_until_stuck(std::span<const RankProgram> ranks,
-                                                     const NodeSeconds& seconds) {
-  return Simulation(ranks, seconds, {}).spans_until_stuck();
-}
-
-SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
-                       const Sharing& sharing) {
-  const RankProgram alone{program, Mesh{}};
-  const auto of_node = [&](const Program&, const Node& node) { return seconds(node); };
-  return simulate(std::span(&alone, 1), of_node, sharing).front();
-}
-
-namespace {
-
 /// A tile of a product on a GPU.
 struct GpuTile {
   std::int64_t height = 0;
@@ -402,21 +353,6 @@ double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per
   }
   return min_s;
 }
-
-}  // namespace
-
-double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card) {
-  const double macs = number_of(product.rows) * number_of(product.cols) * number_of(product.depth);
-  const bool is_of_vector = product.rows == 1 || product.cols == 1;
-  if (card.multiprocessors == 0 || macs <= 0 || is_of_vector) return 1;
-  double min_s = std::numeric_limits<double>::infinity();
-  for (const GpuTile& tile : kGpuTiles) {
-    min_s = std::min(min_s, tiled_s(product, tile, flops_per_s, card));
-  }
-  return 2 * macs / flops_per_s / min_s;
-}
-
-namespace {
 
 /// Attention in the standard form on a GPU: a kernel for each product, which reads or writes all
 /// scores, and one that reads and writes them `passes` times for the softmax or its gradient.
@@ -598,40 +534,6 @@ double lanes_at_once(const Run& workload, const MachineCard& card) {
   return workload.has_ranks() ? cores / workload.ranks : cores;
 }
 
-}  // namespace
-
-double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run) {
-  return NodePrices(card, run).of(op);
-}
-
-double node_s(const Program& program, const Node& node, const MachineCard& card,
-              const NodeSetting& run) {
-  return NodePrices(card, run).of(program, node);
-}
-
-NodeSetting setting_of(const Run& workload, const MachineCard& card) {
-  const DeviceConfig& device = workload.config.device;
-  const bool is_process = workload.scheme() == SchemeKind::kDataParallel;
-  return {.mesh = mesh_of(workload),
-          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
-          .precision = device.precision,
-          .updates_alone = is_process && workload.config.parallel.pipeline == 1};
-}
-
-Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t count) {
-  const NodeSetting run = setting_of(workload, card);
-  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
-  return {.at_once = lanes_at_once(workload, card) * static_cast<double>(count),
-          .contention = load == nullptr ? 1 : load->contention,
-          .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
-          .by_links = has_links(card),
-          .makes_input = !card.on_gpu,
-          .wake_s = load == nullptr ? 0 : load->wake_s,
-          .wakes = load == nullptr ? Wakes{} : load->wakes};
-}
-
-namespace {
-
 /// The longest pause before backward of `count` ranks from `first` on, which wait for each other
 /// after every step or, with local SGD, round: the mean of a run's steps after warm-up.
 double longest_pause_s(const Run& workload, int first, int count) {
@@ -710,22 +612,6 @@ void add_others(SimulatedStep& step, const SimulatedStep& other, double more) {
   for (const Part part : kValuesOf<Part>) add(step.account[part], other.account[part]);
 }
 
-}  // namespace
-
-std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
-                                           const RankPrograms& programs) {
-  std::vector<SimulatedStep> steps = simulated_ranks(workload, card, programs, false);
-  const std::int64_t every = workload.config.parallel.sync_every;
-  if (every == 1) return steps;
-  const auto local = simulated_ranks(workload, card, programs, true);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    add_others(steps[i], local[i], static_cast<double>(every - 1));
-  }
-  return steps;
-}
-
-namespace {
-
 SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
                            const RankPrograms& programs) {
   const TrainConfig& config = workload.config;
@@ -757,6 +643,98 @@ SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
 }
 
 }  // namespace
+
+Timeline timeline_of(const Program& program, const SimulatedStep& step) {
+  const auto plan = std::make_shared<RunPlan>(program, RunDetail::kNodes);
+  StepTimeline as_measured{.plan = plan};
+  for (const NodeRun& run : plan->runs()) {
+    // A lane reaches a collective before the others do.
+    double reached_s = run.previous ? as_measured.spans[*run.previous].end_s : 0;
+    for (const NodeRun::AwaitedPart& awaited : run.awaited) {
+      if (awaited.steps_back > 0) continue;
+      reached_s = std::max(reached_s, at(step.spans, awaited.node).end_s);
+    }
+    const NodeSpan& own = at(step.spans, run.first);
+    const double end_s = own.end_s;
+    // A lane that sleeps reaches a node later.
+    if (!run.is_collective) reached_s = std::max(reached_s, own.begin_s);
+    as_measured.spans.push_back({.begin_s = std::min(reached_s, end_s), .end_s = end_s});
+    as_measured.host.end_s = std::max(as_measured.host.end_s, end_s);
+  }
+  Timeline timeline;
+  timeline.add(std::move(as_measured));
+  return timeline;
+}
+
+std::vector<SimulatedStep> simulate(std::span<const RankProgram> ranks, const NodeSeconds& seconds,
+                                    const Sharing& sharing) {
+  return Simulation(ranks, seconds, sharing).run();
+}
+
+std::vector<std::vector<NodeSpan>> spans_until_stuck(std::span<const RankProgram> ranks,
+                                                     const NodeSeconds& seconds) {
+  return Simulation(ranks, seconds, {}).spans_until_stuck();
+}
+
+SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
+                       const Sharing& sharing) {
+  const RankProgram alone{program, Mesh{}};
+  const auto of_node = [&](const Program&, const Node& node) { return seconds(node); };
+  return simulate(std::span(&alone, 1), of_node, sharing).front();
+}
+
+double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card) {
+  const double macs = number_of(product.rows) * number_of(product.cols) * number_of(product.depth);
+  const bool is_of_vector = product.rows == 1 || product.cols == 1;
+  if (card.multiprocessors == 0 || macs <= 0 || is_of_vector) return 1;
+  double min_s = std::numeric_limits<double>::infinity();
+  for (const GpuTile& tile : kGpuTiles) {
+    min_s = std::min(min_s, tiled_s(product, tile, flops_per_s, card));
+  }
+  return 2 * macs / flops_per_s / min_s;
+}
+
+double device_op_s(const DeviceOp& op, const MachineCard& card, const NodeSetting& run) {
+  return NodePrices(card, run).of(op);
+}
+
+double node_s(const Program& program, const Node& node, const MachineCard& card,
+              const NodeSetting& run) {
+  return NodePrices(card, run).of(program, node);
+}
+
+NodeSetting setting_of(const Run& workload, const MachineCard& card) {
+  const DeviceConfig& device = workload.config.device;
+  const bool is_process = workload.scheme() == SchemeKind::kDataParallel;
+  return {.mesh = mesh_of(workload),
+          .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
+          .precision = device.precision,
+          .updates_alone = is_process && workload.config.parallel.pipeline == 1};
+}
+
+Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t count) {
+  const NodeSetting run = setting_of(workload, card);
+  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  return {.at_once = lanes_at_once(workload, card) * static_cast<double>(count),
+          .contention = load == nullptr ? 1 : load->contention,
+          .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,
+          .by_links = has_links(card),
+          .makes_input = !card.on_gpu,
+          .wake_s = load == nullptr ? 0 : load->wake_s,
+          .wakes = load == nullptr ? Wakes{} : load->wakes};
+}
+
+std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
+                                           const RankPrograms& programs) {
+  std::vector<SimulatedStep> steps = simulated_ranks(workload, card, programs, false);
+  const std::int64_t every = workload.config.parallel.sync_every;
+  if (every == 1) return steps;
+  const auto local = simulated_ranks(workload, card, programs, true);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    add_others(steps[i], local[i], static_cast<double>(every - 1));
+  }
+  return steps;
+}
 
 SimulatedStep predicted_run(const Run& workload, const MachineCard& card) {
   return predicted_run(workload, card, RankPrograms(workload));

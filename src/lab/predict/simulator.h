@@ -2,8 +2,7 @@
 // would actually run. All their results are simulated, never measured.
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <span>
@@ -95,6 +94,21 @@ std::vector<std::vector<NodeSpan>> spans_until_stuck(std::span<const RankProgram
 /// written and read at the rate of memory. 1 for a product with a vector, which libraries compute
 /// without tiles, and on a card whose multiprocessors are unknown.
 double product_share(const ProductSize& product, double flops_per_s, const MachineCard& card);
+
+/// How long ago, in bytes, a step used the memory of a node: what decides which cache it is in.
+/// The bytes that it touches, each counted once, and how many its device touches from one use of
+/// such a byte to the next, in the mean.
+struct Reach {
+  double own = 0;
+  double bytes = 0;
+
+  /// As a multiple of its own, as many as there are if the node runs again and again.
+  [[nodiscard]] double ratio() const { return own > 0 ? std::max(bytes / own, 1.0) : 1; }
+};
+
+/// By node, of a step that repeats. Of a product, only the uses of its weights, or of their
+/// gradient, count.
+std::vector<Reach> reaches_of(const Program& program);
 
 /// The processes and threads that run a node.
 struct NodeSetting {

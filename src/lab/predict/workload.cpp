@@ -34,6 +34,13 @@ std::vector<std::string> arguments_of_script(const Workload& workload) {
           "--threads",    std::to_string(workload.config.device.threads.value_or(0))};
 }
 
+/// Of a rank, with as many samples as its files have.
+StepSpec spec_with_rows(const Run& run, int rank) {
+  StepSpec spec = spec_of(run, rank);
+  if (run.config.data.kind != DataKind::kRandn) spec.input.train_rows = run.data_rows;
+  return spec;
+}
+
 }  // namespace
 
 std::vector<std::string> arguments_of(const Workload& workload) {
@@ -50,17 +57,6 @@ std::string command_line_of(const Workload& workload) {
                      workload.has_ranks() ? fmt::format("mpirun -np {} ", workload.ranks) : "",
                      program_of(workload), fmt::join(arguments_of(workload), " "));
 }
-
-namespace {
-
-/// Of a rank, with as many samples as its files have.
-StepSpec spec_with_rows(const Run& run, int rank) {
-  StepSpec spec = spec_of(run, rank);
-  if (run.config.data.kind != DataKind::kRandn) spec.input.train_rows = run.data_rows;
-  return spec;
-}
-
-}  // namespace
 
 bool tries_updates(const Run& run) {
   const TrainingConfig& training = run.config.training;

@@ -7,7 +7,6 @@
 #include <iterator>
 
 #include "core/text_table.h"
-#include "core/units.h"
 
 namespace barestep {
 namespace {

@@ -9,7 +9,6 @@
 #include <array>
 #include <cctype>
 #include <sstream>
-#include <system_error>
 
 #include "core/error.h"
 #include "core/output_file.h"
@@ -78,72 +77,11 @@ std::string unbroken(std::string text) {
   return text;
 }
 
-}  // namespace
-
-std::string html_text(std::string_view text) {
-  return unbroken(xml_text(text));
-}
-
-std::string html_page(const std::string& title, const std::string& body) {
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n"
-      "<style>{}{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
-      xml_text(title), kPageStyle, dark_plot_style(), body);
-}
-
-std::string plot_file(std::string_view name, std::size_t number) {
-  return fmt::format("plots/{}-{}.svg", name, number + 1);
-}
-
-std::string markdown_text(std::string_view text) {
-  const auto is_in_word = [&](std::size_t i) {
-    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
-  };
-  std::string safe;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool begins_markup = std::string_view("\\<[`*|&").find(text[i]) != std::string_view::npos;
-    // Within a word it is no markup: i - 1 is past the end for the first letter.
-    const bool emphasizes = text[i] == '_' && !(is_in_word(i - 1) && is_in_word(i + 1));
-    if (begins_markup || emphasizes) safe += '\\';
-    safe += text[i];
-  }
-  return safe;
-}
-
-namespace {
-
 std::string markdown_row(const std::vector<std::string>& cells) {
   std::string row = "|";
   for (const std::string& cell : cells) row += fmt::format(" {} |", markdown_text(cell));
   return row + "\n";
 }
-
-}  // namespace
-
-std::string markdown_table(const FindingTable& table) {
-  std::string text =
-      fmt::format("**{}**\n\n{}|", markdown_text(table.title), markdown_row(table.columns));
-  for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
-  text += "\n";
-  for (const auto& row : table.rows) text += markdown_row(row);
-  return text + "\n";
-}
-
-void Page::add(const std::vector<std::string>& sentences, const Findings& findings,
-               std::string_view name) {
-  for (const std::string& each : sentences) markdown += fmt::format("- {}\n", markdown_text(each));
-  if (!sentences.empty()) markdown += "\n";
-  for (const FindingTable& table : findings.tables) markdown += markdown_table(table);
-  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
-    const Plot& plot = findings.plots[i];
-    markdown += fmt::format("![{}]({})\n", markdown_text(plot.title), plot_file(name, i));
-    plots[plot_file(name, i)] = plot;
-  }
-  if (!findings.plots.empty()) markdown += "\n";
-}
-
-namespace {
 
 /// Whether an address leads to a page or a person, and not to a script: it is relative, or says so.
 bool is_safe(std::string_view address) {
@@ -235,6 +173,59 @@ std::string id_of(std::string_view title) {
 }
 
 }  // namespace
+
+std::string html_text(std::string_view text) {
+  return unbroken(xml_text(text));
+}
+
+std::string html_page(const std::string& title, const std::string& body) {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n"
+      "<style>{}{}</style>\n</head>\n<body>\n{}</body>\n</html>\n",
+      xml_text(title), kPageStyle, dark_plot_style(), body);
+}
+
+std::string plot_file(std::string_view name, std::size_t number) {
+  return fmt::format("plots/{}-{}.svg", name, number + 1);
+}
+
+std::string markdown_text(std::string_view text) {
+  const auto is_in_word = [&](std::size_t i) {
+    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
+  };
+  std::string safe;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins_markup = std::string_view("\\<[`*|&").find(text[i]) != std::string_view::npos;
+    // Within a word it is no markup: i - 1 is past the end for the first letter.
+    const bool emphasizes = text[i] == '_' && !(is_in_word(i - 1) && is_in_word(i + 1));
+    if (begins_markup || emphasizes) safe += '\\';
+    safe += text[i];
+  }
+  return safe;
+}
+
+std::string markdown_table(const FindingTable& table) {
+  std::string text =
+      fmt::format("**{}**\n\n{}|", markdown_text(table.title), markdown_row(table.columns));
+  for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
+  text += "\n";
+  for (const auto& row : table.rows) text += markdown_row(row);
+  return text + "\n";
+}
+
+void Page::add(const std::vector<std::string>& sentences, const Findings& findings,
+               std::string_view name) {
+  for (const std::string& each : sentences) markdown += fmt::format("- {}\n", markdown_text(each));
+  if (!sentences.empty()) markdown += "\n";
+  for (const FindingTable& table : findings.tables) markdown += markdown_table(table);
+  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+    const Plot& plot = findings.plots[i];
+    markdown += fmt::format("![{}]({})\n", markdown_text(plot.title), plot_file(name, i));
+    plots[plot_file(name, i)] = plot;
+  }
+  if (!findings.plots.empty()) markdown += "\n";
+}
 
 std::string section_link(std::string_view title) {
   return fmt::format("[{}](#{})", markdown_text(title), id_of(title));
@@ -333,10 +324,9 @@ std::string find_page_printer() {
 std::string page_printer() {
   std::string found = find_page_printer();
   if (!found.empty()) return found;
-  fail(ExitCode::kNoDevice, {.what = "--pdf",
-                             .why = "neither Chromium nor WeasyPrint is on PATH",
-                             .remedy = "install chromium or weasyprint, or leave it out and print "
-                                       "the page in .html from a browser"});
+  fail(ExitCode::kNoDevice, {"--pdf", "", "neither Chromium nor WeasyPrint is on PATH",
+                             "install chromium or weasyprint, or leave it out and print "
+                             "the page in .html from a browser"});
 }
 
 void print_pdf(const std::filesystem::path& page, const std::filesystem::path& pdf) {
@@ -361,12 +351,11 @@ void print_pdf(const std::filesystem::path& page, const std::filesystem::path& p
   if (result.exit_code == 0 && std::filesystem::exists(to)) return;
   const std::string name = std::filesystem::path(printer).filename().string();
   fail(ExitCode::kInputOutput,
-       {.what = "--pdf",
-        .value = pdf.string(),
-        .why = result.exit_code == 0 ? name + " wrote nothing"
-                                     : fmt::format("{} ended with code {}: {}", name,
-                                                   result.exit_code, error_line(result.err)),
-        .remedy = "print " + page.string() + " from a browser"});
+       {"--pdf", pdf.string(),
+        result.exit_code == 0 ? name + " wrote nothing"
+                              : fmt::format("{} ended with code {}: {}", name, result.exit_code,
+                                            error_line(result.err)),
+        "print " + page.string() + " from a browser"});
 }
 
 }  // namespace barestep

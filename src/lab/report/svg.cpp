@@ -10,7 +10,6 @@
 #include <numeric>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "core/units.h"
 #include "profiler/account.h"

@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <random>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/output_file.h"
@@ -37,6 +34,11 @@ std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
   const auto range = static_cast<float>(std::minstd_rand::max());
   for (float& value : numbers) value = 2 * (static_cast<float>(random()) / range) - 1;
   return numbers;
+}
+
+template <class Is>
+bool has_case(const Experiment& experiment, const Is& is) {
+  return std::ranges::any_of(experiment.cases(new_setting(false, false, 2)), is);
 }
 
 }  // namespace
@@ -206,15 +208,6 @@ std::string trouble_of(const Results& results) {
       results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
       needed, needed);
 }
-
-namespace {
-
-template <class Is>
-bool has_case(const Experiment& experiment, const Is& is) {
-  return std::ranges::any_of(experiment.cases(new_setting(false, false, 2)), is);
-}
-
-}  // namespace
 
 bool Experiment::needs_mpi() const {
   return has_case(

@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdint>
 #include <memory>
 #include <tuple>
 #include <variant>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -26,7 +24,6 @@
 #include "lab/report/findings.h"
 #include "lab/report/samples.h"
 #include "lab/study/measurement.h"
-#include "lab/study/rank_bench.h"
 #include "lab/study/run_workload.h"
 #include "model/linear.h"
 #include "profiler/peaks.h"
@@ -368,39 +365,36 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
   const auto matrix = [&] { return memory.take(rows, std::min(count, kCols)); };
   const auto row = [&](std::int64_t cols) { return memory.take(1, cols); };
   std::vector<DeviceOp> ops;
-  ops.push_back(OptimizerUpdate{
+  // Each op is on tensors from the beginning.
+  const auto add = [&](DeviceOp op) {
+    ops.push_back(std::move(op));
+    memory = Tensors(numbers);
+  };
+  add(OptimizerUpdate{
       .weights = flat(), .grads = flat(), .state = {flat(), flat()}, .scalars = row(2)});
-  memory = Tensors(numbers);
-  ops.push_back(Copy{.to = flat(), .from = flat()});
-  memory = Tensors(numbers);
-  ops.push_back(SumRows{.out = flat(), .in = flat(), .beta = 1});
-  memory = Tensors(numbers);
+  add(Copy{.to = flat(), .from = flat()});
+  add(SumRows{.out = flat(), .in = flat(), .beta = 1});
   for (const Activation activation : kValuesOf<Activation>) {
     const bool is_measured = activation == Activation::kRelu || count == kActivatedNumbers;
     if (activation == Activation::kNone || !is_measured) continue;
-    ops.push_back(BiasActivation{
+    add(BiasActivation{
         .values = matrix(), .bias = row(std::min(count, kCols)), .activation = activation});
-    memory = Tensors(numbers);
-    ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix(), .activation = activation});
-    memory = Tensors(numbers);
+    add(ActivationGrad{.grad = matrix(), .from = matrix(), .activation = activation});
   }
   // As in training, where it includes the gradient of the bias up to this many rows.
   const std::int64_t few = std::min(rows, kMaxRowsOfSums);
   const auto wide = [&] { return memory.take(few, count / few); };
-  ops.push_back(ActivationGrad{.grad = wide(), .from = wide(), .sums = row(count / few)});
-  memory = Tensors(numbers);
+  add(ActivationGrad{.grad = wide(), .from = wide(), .sums = row(count / few)});
   Tensor step = row(1);
   step.dtype = DType::kI32;
-  ops.push_back(Dropout{.values = matrix(), .step = step});
-  memory = Tensors(numbers);
-  ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
-  memory = Tensors(numbers);
-  ops.push_back(PointwiseLoss{.loss = row(1),
-                              .grad = matrix(),
-                              .output = matrix(),
-                              .target = matrix(),
-                              .count = count,
-                              .activation = Activation::kRelu});
+  add(Dropout{.values = matrix(), .step = step});
+  add(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
+  add(PointwiseLoss{.loss = row(1),
+                    .grad = matrix(),
+                    .output = matrix(),
+                    .target = matrix(),
+                    .count = count,
+                    .activation = Activation::kRelu});
   return ops;
 }
 
@@ -412,23 +406,26 @@ std::vector<DeviceOp> norm_ops(std::int64_t count, std::int64_t numbers) {
   const auto matrix = [&] { return memory.take(rows, kCols); };
   const auto column = [&] { return memory.take(rows, 1); };
   const auto row = [&] { return memory.take(1, kCols); };
-  std::vector<DeviceOp> ops = {Add{.out = matrix(), .a = matrix(), .b = matrix()}};
-  memory = Tensors(numbers);
-  ops.push_back(LayerNorm{.y = matrix(),
-                          .mean = column(),
-                          .rstd = column(),
-                          .x = matrix(),
-                          .weight = row(),
-                          .bias = row()});
-  memory = Tensors(numbers);
-  ops.push_back(LayerNormGrad{.grad_weight = row(),
-                              .grad_bias = row(),
-                              .grad_x = matrix(),
-                              .grad_y = matrix(),
-                              .x = matrix(),
-                              .mean = column(),
-                              .rstd = column(),
-                              .weight = row()});
+  std::vector<DeviceOp> ops;
+  const auto add = [&](DeviceOp op) {
+    ops.push_back(std::move(op));
+    memory = Tensors(numbers);
+  };
+  add(Add{.out = matrix(), .a = matrix(), .b = matrix()});
+  add(LayerNorm{.y = matrix(),
+                .mean = column(),
+                .rstd = column(),
+                .x = matrix(),
+                .weight = row(),
+                .bias = row()});
+  add(LayerNormGrad{.grad_weight = row(),
+                    .grad_bias = row(),
+                    .grad_x = matrix(),
+                    .grad_y = matrix(),
+                    .x = matrix(),
+                    .mean = column(),
+                    .rstd = column(),
+                    .weight = row()});
   return ops;
 }
 
@@ -652,11 +649,10 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   const ChildResult child = run_child(command, mpi_environment());
   const double others_share = watch.others_share(child.cpu_s);
   if (child.exit_code != 0) {
-    fail(ExitCode::kTryAgain, {.what = "rates of this machine",
-                               .value = counted(load.ranks, "rank"),
-                               .why = fmt::format("measuring ended with code {}: {}",
-                                                  child.exit_code, error_line(child.err)),
-                               .remedy = "run the same command again"});
+    fail(ExitCode::kTryAgain,
+         {"rates of this machine", counted(load.ranks, "rank"),
+          fmt::format("measuring ended with code {}: {}", child.exit_code, error_line(child.err)),
+          "run the same command again"});
   }
   const JsonDocument measured(file, kMaxRatesBytes, "rates of this machine",
                               "run the same command again");

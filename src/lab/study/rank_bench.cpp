@@ -7,12 +7,8 @@
 #include <cmath>
 #include <exception>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <numeric>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -39,11 +35,9 @@ using MeasureOnRank = std::function<void(const MeasuringRank& rank)>;
 void require_host_memory(const RanksToMeasure& requested) {
   if (requested.in_process == 1) return;
   if (requested.device != "cuda" && requested.transport == TransportKind::kAuto) return;
-  fail(ExitCode::kUsage,
-       {.what = "--ranks",
-        .value = std::to_string(requested.in_process),
-        .why = "ranks that are threads of one process meet in the CPU's memory",
-        .remedy = "leave out --transport and --device cuda, or start processes by mpirun"});
+  fail(ExitCode::kUsage, {"--ranks", std::to_string(requested.in_process),
+                          "ranks that are threads of one process meet in the CPU's memory",
+                          "leave out --transport and --device cuda, or start processes by mpirun"});
 }
 
 void measure_on_threads(const RanksToMeasure& requested, const MeasureOnRank& measure) {
@@ -89,43 +83,6 @@ void measure_on_processes(const RanksToMeasure& requested, const MeasureOnRank& 
   StagedTransport transport(*place.transport, *device);
   measure({ranks, transport, "MPI through pinned memory", *device});
 }
-
-}  // namespace
-
-void measure_on_ranks(const RanksToMeasure& requested, const MeasureOnRank& measure) {
-  if (requested.in_process > 0) return measure_on_threads(requested, measure);
-  measure_on_processes(requested, measure);
-}
-
-double mean_of_ranks(Group& ranks, double mine) {
-  const std::vector<double> all = gather_values(ranks, mine);
-  return std::accumulate(all.begin(), all.end(), 0.0) / ranks.size();
-}
-
-double CollectiveBench::run(Collectives all, std::size_t count) {
-  const std::array<Stream*, 1> streams{stream_.get()};
-  ranks_.barrier();
-  const double begin_s = now_s();
-  for (std::size_t i = 0; i < count; ++i) {
-    transport_.run(*all[i % all.size()], addresses_, streams, {});
-  }
-  stream_->synchronize();
-  return now_s() - begin_s;
-}
-
-std::vector<double> CollectiveBench::batches(Collectives all, double batch_s, int count) {
-  constexpr std::size_t kWarmup = 3;
-  constexpr double kMaxInBatch = 1000;
-  const double once_s = mean_of_ranks(ranks_, run(all, kWarmup) / kWarmup);
-  const auto times = static_cast<std::size_t>(std::clamp(batch_s / once_s, 1.0, kMaxInBatch));
-  std::vector<double> seconds;
-  for (int i = 0; i < count; ++i) {
-    seconds.push_back(mean_of_ranks(ranks_, run(all, times) / static_cast<double>(times)));
-  }
-  return seconds;
-}
-
-namespace {
 
 constexpr std::int64_t kComparedNumbers = std::int64_t{1} << 18;
 constexpr double kSumBatchSeconds = 3e-3;
@@ -250,6 +207,39 @@ void measure_sums_of_rank(const MeasuringRank& rank, const MeasuredSumRequest& r
 }
 
 }  // namespace
+
+void measure_on_ranks(const RanksToMeasure& requested, const MeasureOnRank& measure) {
+  if (requested.in_process > 0) return measure_on_threads(requested, measure);
+  measure_on_processes(requested, measure);
+}
+
+double mean_of_ranks(Group& ranks, double mine) {
+  const std::vector<double> all = gather_values(ranks, mine);
+  return std::accumulate(all.begin(), all.end(), 0.0) / ranks.size();
+}
+
+double CollectiveBench::run(Collectives all, std::size_t count) {
+  const std::array<Stream*, 1> streams{stream_.get()};
+  ranks_.barrier();
+  const double begin_s = now_s();
+  for (std::size_t i = 0; i < count; ++i) {
+    transport_.run(*all[i % all.size()], addresses_, streams, {});
+  }
+  stream_->synchronize();
+  return now_s() - begin_s;
+}
+
+std::vector<double> CollectiveBench::batches(Collectives all, double batch_s, int count) {
+  constexpr std::size_t kWarmup = 3;
+  constexpr double kMaxInBatch = 1000;
+  const double once_s = mean_of_ranks(ranks_, run(all, kWarmup) / kWarmup);
+  const auto times = static_cast<std::size_t>(std::clamp(batch_s / once_s, 1.0, kMaxInBatch));
+  std::vector<double> seconds;
+  for (int i = 0; i < count; ++i) {
+    seconds.push_back(mean_of_ranks(ranks_, run(all, times) / static_cast<double>(times)));
+  }
+  return seconds;
+}
 
 void measure_sums(const MeasuredSumRequest& request) {
   measure_on_ranks(request.ranks,

@@ -13,7 +13,6 @@
 #include "core/output_file.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/findings.h"
-#include "lab/report/page.h"
 #include "lab/study/prediction_errors.h"
 #include "lab/study/step_parts.h"
 
@@ -162,101 +161,6 @@ json json_of_summary(const PredictionSummary& summary) {
           {"within_tenth", summary.within_tenth}};
 }
 
-}  // namespace
-
-const ReportSection* Report::section(std::string_view experiment) const {
-  const auto found = std::ranges::find_if(
-      sections, [&](const ReportSection& each) { return experiment == each.experiment->name; });
-  return found == sections.end() ? nullptr : &*found;
-}
-
-std::vector<const Results*> Report::results() const {
-  std::vector<const Results*> all;
-  for (const ReportSection& section : sections) {
-    const bool is_certain = std::ranges::none_of(section.results.cases, &Measurement::is_uncertain);
-    if (section.trouble.empty() && is_certain) all.push_back(&section.results);
-  }
-  return all;
-}
-
-ReportSection section_of(const Experiment& experiment, Results results) {
-  Findings findings = experiment.findings(results);
-  std::string trouble;
-  if (!findings.timed.empty()) {
-    trouble = crowding_of(results, findings);
-    if (trouble.empty()) trouble = trouble_of(results);
-    std::string bursts = bursts_of_cases(results.cases);
-    if (!bursts.empty()) findings.timed.emplace_back("bursts", std::move(bursts));
-  }
-  return {&experiment, std::move(results), std::move(findings), std::move(trouble)};
-}
-
-Report report_of(const Study& study, double margin) {
-  Report report;
-  report.margin = margin;
-  report.environment = facts_of(study.identity().machine);
-  report.environment.emplace_back("barestep", study.identity().version);
-  report.environment.emplace_back("devices", study.identity().on_gpu ? "GPUs" : "CPU");
-  report.options = study.identity().quick ? " --quick" : "";
-  if (!study.identity().on_gpu && study.identity().machine.gpus > 0) {
-    report.options += " --device cpu";
-  }
-  report.options += options_text(study.identity().options);
-  if (const std::int64_t width = study.identity().width; width > 0) {
-    report.options += fmt::format(" --dim {}", width);
-    report.environment.emplace_back(
-        "model",
-        fmt::format(
-            "{} wide; --quick doubles the width until a step takes 3 ms, at most to {} times",
-            width, kWidestQuick));
-  }
-  for (const Experiment* experiment : study.measured()) {
-    Results results = study.results_of(*experiment);
-    results.setting.margin = margin;
-    report.sections.push_back(section_of(*experiment, std::move(results)));
-  }
-  if (report.sections.empty()) {
-    fail(ExitCode::kNoInput, {.what = "study",
-                              .value = study.folder().string(),
-                              .why = "none of its experiments is complete",
-                              .remedy = "run mlp_lab run again to complete it"});
-  }
-  return report;
-}
-
-std::vector<std::string> texts_of(const ReportSection& section) {
-  std::vector<std::string> texts = texts_of(section.findings.timed);
-  if (!section.trouble.empty()) {
-    const std::size_t why = section.trouble.find(": ");
-    texts = {"No conclusion: " +
-             (why == std::string::npos ? section.trouble : section.trouble.substr(why + 2)) + "."};
-    std::ranges::move(large_effects(section), std::back_inserter(texts));
-  }
-  std::ranges::move(texts_of(section.findings.untimed), std::back_inserter(texts));
-  return texts;
-}
-
-std::string trouble_line(const ReportSection& section) {
-  return "INVALID. " + texts_of(section).front();
-}
-
-std::vector<std::string> shown_texts(const ReportSection& section) {
-  std::vector<std::string> texts = texts_of(section);
-  if (!section.trouble.empty()) texts.erase(texts.begin());
-  return texts;
-}
-
-std::string command_of(const Report& report, const ReportSection& section) {
-  if (section.experiment->of_command) {
-    const std::vector<Measurement>& cases = section.results.cases;
-    return fmt::format("mlp_lab what-if {}{}", cases.size() > 1 ? "--check " : "",
-                       command_line_of(cases.front().workload()));
-  }
-  return fmt::format("mlp_lab run {}{}", section.experiment->name, report.options);
-}
-
-namespace {
-
 /// How a case was measured; the governor is empty if it is unknown.
 Conditions how_measured(const Measurement& measured) {
   const auto starts = std::ssize(measured.starts());
@@ -281,121 +185,6 @@ Conditions less_met(const Conditions& a, const Conditions& b) {
           .steps = std::min(a.steps, b.steps),
           .starts = std::min(a.starts, b.starts)};
 }
-
-}  // namespace
-
-std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured) {
-  std::optional<Conditions> all;
-  for (const Results* const results : measured) {
-    if (is_logged(*results)) continue;  // how is not known
-    for (const Measurement& each : results->cases) {
-      const Conditions found = how_measured(each);
-      all = all ? less_met(*all, found) : found;
-    }
-  }
-  if (!all) return {};
-  if (all->governor->empty()) all->governor.reset();
-  return checklist(*all);
-}
-
-std::string configurations_of(const Results& results) {
-  std::vector<std::pair<std::string, json>> each_case;
-  for (const Measurement& measured : results.cases) {
-    if (measured.configuration().empty()) continue;
-    each_case.emplace_back(measured.what().key, json::parse(measured.configuration()));
-  }
-  if (each_case.empty()) return "";
-  json shared = json::object();
-  for (const auto& option : each_case.front().second.items()) {
-    const bool in_all = std::ranges::all_of(each_case, [&](const auto& each) {
-      return each.second.value(option.key(), json()) == option.value();
-    });
-    if (in_all) shared[option.key()] = option.value();
-  }
-  std::string text = fmt::format("all: {}\n", shared.dump());
-  for (auto& [key, options] : each_case) {
-    for (const auto& option : shared.items()) options.erase(option.key());
-    if (!options.empty()) text += fmt::format("{}: {}\n", key, options.dump());
-  }
-  return text;
-}
-
-std::string csv_of(const Report& report) {
-  std::string text =
-      "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,mean_step_"
-      "s,step_p95_s,step_max_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_"
-      "steps,warmup_steps,outliers,valid,command\n";
-  for (const ReportSection& section : report.sections) {
-    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
-      const Measurement& each = section.results.cases[i];
-      const Workload& workload = each.workload();
-      const Estimate& step = each.step_s();
-      const std::string predicted =
-          section.results.predictions.empty() || !section.results.predictions[i]
-              ? ","
-              : fmt::format("{},{}", section.results.predictions[i]->step_s,
-                            prediction_error(section.results, i));
-      text +=
-          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
-                      section.experiment->name, each.what().key, program_of(workload),
-                      workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
-                      step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
-                      step.has_interval() ? fmt::format("{}", step.high) : "", each.mean_s().median,
-                      each.p95_s(), each.slowest_s(), each.samples_per_s().median, predicted,
-                      each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
-                      each.outliers(), section.trouble.empty(), command_line_of(each.what()));
-    }
-  }
-  return text;
-}
-
-std::string json_of(const Report& report) {
-  json environment = json::object();
-  for (const auto& [name, value] : report.environment) environment[name] = value;
-  json sections = json::array();
-  for (const ReportSection& section : report.sections) {
-    json cases = json::array();
-    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
-      cases.push_back(json_of_case(section.results, i));
-    }
-    json checks = json::object();
-    for (const CheckedItem& item : checklist_of({&section.results})) {
-      checks[item.name] = {{"holds", name_of(item.holds)}, {"is", item.is}};
-    }
-    json comparisons = json::array();
-    for (const Comparison& comparison : section.findings.comparisons) {
-      comparisons.push_back(json_of_comparison(comparison, section.trouble.empty()));
-    }
-    json findings = json::array();
-    for (const auto* const kind : {&section.findings.timed, &section.findings.untimed}) {
-      const bool is_timed = kind == &section.findings.timed;
-      if (is_timed && !section.trouble.empty()) continue;
-      for (const Finding& finding : *kind) findings.push_back(json_of_finding(finding, is_timed));
-    }
-    json gains = json::array();
-    for (const PredictedGain& gain : section.findings.gains) gains.push_back(json_of_gain(gain));
-    sections.push_back({{"name", section.experiment->name},
-                        {"title", section.experiment->title},
-                        {"question", section.experiment->question},
-                        {"command", command_of(report, section)},
-                        {"verdict", section.trouble},
-                        {"answers", texts_of(section)},
-                        {"findings", std::move(findings)},
-                        {"checklist", std::move(checks)},
-                        {"comparisons", std::move(comparisons)},
-                        {"cases", std::move(cases)}});
-    if (!gains.empty()) sections.back()["gains"] = std::move(gains);
-  }
-  json all = {{"format", "barestep results 2"},
-              {"environment", std::move(environment)},
-              {"experiments", std::move(sections)}};
-  if (const auto summary = prediction_summary(report.results())) {
-    all["prediction"] = json_of_summary(*summary);
-  }
-  return all.dump(1) + "\n";
-}
-
-namespace {
 
 /// Explains the statistical methods.
 std::vector<std::string> method_texts(double margin) {
@@ -539,6 +328,207 @@ void add_section(Page& page, const Report& report, const ReportSection& section)
 }
 
 }  // namespace
+
+const ReportSection* Report::section(std::string_view experiment) const {
+  const auto found = std::ranges::find_if(
+      sections, [&](const ReportSection& each) { return experiment == each.experiment->name; });
+  return found == sections.end() ? nullptr : &*found;
+}
+
+std::vector<const Results*> Report::results() const {
+  std::vector<const Results*> all;
+  for (const ReportSection& section : sections) {
+    const bool is_certain = std::ranges::none_of(section.results.cases, &Measurement::is_uncertain);
+    if (section.trouble.empty() && is_certain) all.push_back(&section.results);
+  }
+  return all;
+}
+
+ReportSection section_of(const Experiment& experiment, Results results) {
+  Findings findings = experiment.findings(results);
+  std::string trouble;
+  if (!findings.timed.empty()) {
+    trouble = crowding_of(results, findings);
+    if (trouble.empty()) trouble = trouble_of(results);
+    std::string bursts = bursts_of_cases(results.cases);
+    if (!bursts.empty()) findings.timed.emplace_back("bursts", std::move(bursts));
+  }
+  return {&experiment, std::move(results), std::move(findings), std::move(trouble)};
+}
+
+Report report_of(const Study& study, double margin) {
+  Report report;
+  report.margin = margin;
+  report.environment = facts_of(study.identity().machine);
+  report.environment.emplace_back("barestep", study.identity().version);
+  report.environment.emplace_back("devices", study.identity().on_gpu ? "GPUs" : "CPU");
+  report.options = study.identity().quick ? " --quick" : "";
+  if (!study.identity().on_gpu && study.identity().machine.gpus > 0) {
+    report.options += " --device cpu";
+  }
+  report.options += options_text(study.identity().options);
+  if (const std::int64_t width = study.identity().width; width > 0) {
+    report.options += fmt::format(" --dim {}", width);
+    report.environment.emplace_back(
+        "model",
+        fmt::format(
+            "{} wide; --quick doubles the width until a step takes 3 ms, at most to {} times",
+            width, kWidestQuick));
+  }
+  for (const Experiment* experiment : study.measured()) {
+    Results results = study.results_of(*experiment);
+    results.setting.margin = margin;
+    report.sections.push_back(section_of(*experiment, std::move(results)));
+  }
+  if (report.sections.empty()) {
+    fail(ExitCode::kNoInput,
+         {"study", study.folder().string(), "none of its experiments is complete",
+          "run mlp_lab run again to complete it"});
+  }
+  return report;
+}
+
+std::vector<std::string> texts_of(const ReportSection& section) {
+  std::vector<std::string> texts = texts_of(section.findings.timed);
+  if (!section.trouble.empty()) {
+    const std::size_t why = section.trouble.find(": ");
+    texts = {"No conclusion: " +
+             (why == std::string::npos ? section.trouble : section.trouble.substr(why + 2)) + "."};
+    std::ranges::move(large_effects(section), std::back_inserter(texts));
+  }
+  std::ranges::move(texts_of(section.findings.untimed), std::back_inserter(texts));
+  return texts;
+}
+
+std::string trouble_line(const ReportSection& section) {
+  return "INVALID. " + texts_of(section).front();
+}
+
+std::vector<std::string> shown_texts(const ReportSection& section) {
+  std::vector<std::string> texts = texts_of(section);
+  if (!section.trouble.empty()) texts.erase(texts.begin());
+  return texts;
+}
+
+std::string command_of(const Report& report, const ReportSection& section) {
+  if (section.experiment->of_command) {
+    const std::vector<Measurement>& cases = section.results.cases;
+    return fmt::format("mlp_lab what-if {}{}", cases.size() > 1 ? "--check " : "",
+                       command_line_of(cases.front().workload()));
+  }
+  return fmt::format("mlp_lab run {}{}", section.experiment->name, report.options);
+}
+
+std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measured) {
+  std::optional<Conditions> all;
+  for (const Results* const results : measured) {
+    if (is_logged(*results)) continue;  // how is not known
+    for (const Measurement& each : results->cases) {
+      const Conditions found = how_measured(each);
+      all = all ? less_met(*all, found) : found;
+    }
+  }
+  if (!all) return {};
+  if (all->governor->empty()) all->governor.reset();
+  return checklist(*all);
+}
+
+std::string configurations_of(const Results& results) {
+  std::vector<std::pair<std::string, json>> each_case;
+  for (const Measurement& measured : results.cases) {
+    if (measured.configuration().empty()) continue;
+    each_case.emplace_back(measured.what().key, json::parse(measured.configuration()));
+  }
+  if (each_case.empty()) return "";
+  json shared = json::object();
+  for (const auto& option : each_case.front().second.items()) {
+    const bool in_all = std::ranges::all_of(each_case, [&](const auto& each) {
+      return each.second.value(option.key(), json()) == option.value();
+    });
+    if (in_all) shared[option.key()] = option.value();
+  }
+  std::string text = fmt::format("all: {}\n", shared.dump());
+  for (auto& [key, options] : each_case) {
+    for (const auto& option : shared.items()) options.erase(option.key());
+    if (!options.empty()) text += fmt::format("{}: {}\n", key, options.dump());
+  }
+  return text;
+}
+
+std::string csv_of(const Report& report) {
+  std::string text =
+      "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,mean_step_"
+      "s,step_p95_s,step_max_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_"
+      "steps,warmup_steps,outliers,valid,command\n";
+  for (const ReportSection& section : report.sections) {
+    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
+      const Measurement& each = section.results.cases[i];
+      const Workload& workload = each.workload();
+      const Estimate& step = each.step_s();
+      const std::string predicted =
+          section.results.predictions.empty() || !section.results.predictions[i]
+              ? ","
+              : fmt::format("{},{}", section.results.predictions[i]->step_s,
+                            prediction_error(section.results, i));
+      text +=
+          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
+                      section.experiment->name, each.what().key, program_of(workload),
+                      workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
+                      step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
+                      step.has_interval() ? fmt::format("{}", step.high) : "", each.mean_s().median,
+                      each.p95_s(), each.slowest_s(), each.samples_per_s().median, predicted,
+                      each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
+                      each.outliers(), section.trouble.empty(), command_line_of(each.what()));
+    }
+  }
+  return text;
+}
+
+std::string json_of(const Report& report) {
+  json environment = json::object();
+  for (const auto& [name, value] : report.environment) environment[name] = value;
+  json sections = json::array();
+  for (const ReportSection& section : report.sections) {
+    json cases = json::array();
+    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
+      cases.push_back(json_of_case(section.results, i));
+    }
+    json checks = json::object();
+    for (const CheckedItem& item : checklist_of({&section.results})) {
+      checks[item.name] = {{"holds", name_of(item.holds)}, {"is", item.is}};
+    }
+    json comparisons = json::array();
+    for (const Comparison& comparison : section.findings.comparisons) {
+      comparisons.push_back(json_of_comparison(comparison, section.trouble.empty()));
+    }
+    json findings = json::array();
+    for (const auto* const kind : {&section.findings.timed, &section.findings.untimed}) {
+      const bool is_timed = kind == &section.findings.timed;
+      if (is_timed && !section.trouble.empty()) continue;
+      for (const Finding& finding : *kind) findings.push_back(json_of_finding(finding, is_timed));
+    }
+    json gains = json::array();
+    for (const PredictedGain& gain : section.findings.gains) gains.push_back(json_of_gain(gain));
+    sections.push_back({{"name", section.experiment->name},
+                        {"title", section.experiment->title},
+                        {"question", section.experiment->question},
+                        {"command", command_of(report, section)},
+                        {"verdict", section.trouble},
+                        {"answers", texts_of(section)},
+                        {"findings", std::move(findings)},
+                        {"checklist", std::move(checks)},
+                        {"comparisons", std::move(comparisons)},
+                        {"cases", std::move(cases)}});
+    if (!gains.empty()) sections.back()["gains"] = std::move(gains);
+  }
+  json all = {{"format", "barestep results 2"},
+              {"environment", std::move(environment)},
+              {"experiments", std::move(sections)}};
+  if (const auto summary = prediction_summary(report.results())) {
+    all["prediction"] = json_of_summary(*summary);
+  }
+  return all.dump(1) + "\n";
+}
 
 Page page_of(const Report& report) {
   const Findings prediction = prediction_findings(report.results());

@@ -4,19 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/host.h"
 #include "core/input_file.h"
 #include "lab/child.h"
-#include "lab/study/start.h"
 #include "session/outputs.h"
 
 namespace barestep {
@@ -51,10 +46,9 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
 [[noreturn]] void refuse_run(const Case& what, const ChildResult& child) {
   const bool is_known = child.exit_code == 2 || (child.exit_code >= 65 && child.exit_code <= 78);
   fail(is_known ? static_cast<ExitCode>(child.exit_code) : ExitCode::kTryAgain,
-       {.what = "run",
-        .value = command_line_of(what.workload),
-        .why = fmt::format("it ended with code {}: {}", child.exit_code, error_line(child.err)),
-        .remedy = "the measurements made so far are kept"});
+       {"run", command_line_of(what.workload),
+        fmt::format("it ended with code {}: {}", child.exit_code, error_line(child.err)),
+        "the measurements made so far are kept"});
 }
 
 /// Whether the kernel lists adapters that MPI uses through PSM or libfabric.
@@ -110,10 +104,8 @@ const std::vector<std::string>& mpi_environment() {
 std::string path_of_mpirun() {
   std::string mpirun = find_on_path("mpirun");
   if (mpirun.empty()) {
-    fail(ExitCode::kNoInput, {.what = "program",
-                              .value = "mpirun",
-                              .why = "not found on PATH",
-                              .remedy = "install Open MPI, or run experiments without ranks"});
+    fail(ExitCode::kNoInput, {"program", "mpirun", "not found on PATH",
+                              "install Open MPI, or run experiments without ranks"});
   }
   return mpirun;
 }
@@ -126,11 +118,9 @@ std::string pytorch_version(const std::string& python) {
   }
   if (child.exit_code != 0) {
     fail(ExitCode::kNoInput,
-         {.what = "--with-pytorch",
-          .value = python,
-          .why = ::access(path.c_str(), X_OK) != 0 ? "there is no such interpreter"
-                                                   : "it has no PyTorch",
-          .remedy = "install python3-torch, or name an interpreter that has it with --python"});
+         {"--with-pytorch", python,
+          ::access(path.c_str(), X_OK) != 0 ? "there is no such interpreter" : "it has no PyTorch",
+          "install python3-torch, or name an interpreter that has it with --python"});
   }
   return child.out.substr(0, child.out.find('\n'));
 }

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -31,8 +29,7 @@ constexpr double kMaxFigure = 1e300;
 constexpr std::int64_t kMaxRunRanks = 1 << 20;
 
 [[noreturn]] void refuse_records(const std::string& name, const std::string& why) {
-  fail(ExitCode::kBadData,
-       {.what = kRunRecords, .value = name, .why = why, .remedy = kRecordsRemedy});
+  fail(ExitCode::kBadData, {kRunRecords, name, why, kRecordsRemedy});
 }
 
 /// Calls visit(record) for each line of a `--metrics` file.
@@ -259,10 +256,9 @@ std::vector<Start> starts_of_log(std::string_view log, const std::string& name) 
     if (!line.starts_with("Step ")) continue;
     const auto number = labeled_number(line, "Step "), seconds = labeled_number(line, "Step time");
     if (!number || !seconds || !(*seconds > 0 && *seconds < kMaxRunSeconds)) {
-      fail(ExitCode::kBadData, {.what = "log",
-                                .value = fmt::format("{}:{}", name, line_number),
-                                .why = "has no time of a step",
-                                .remedy = "print 'Step 00 | Step time: 0.1234s | Loss: 1.0369'"});
+      fail(ExitCode::kBadData,
+           {"log", fmt::format("{}:{}", name, line_number), "has no time of a step",
+            "print 'Step 00 | Step time: 0.1234s | Loss: 1.0369'"});
     }
     if (starts.empty() || *number <= last) {
       starts.push_back({.command = std::filesystem::path(name).filename().string(),
@@ -283,10 +279,8 @@ std::vector<Start> starts_of_log(std::string_view log, const std::string& name) 
     if (steps.samples.size() != steps.step_s.size()) steps.samples.clear();
   }
   if (!starts.empty()) return starts;
-  fail(ExitCode::kBadData, {.what = "log",
-                            .value = name,
-                            .why = "has no line of a step",
-                            .remedy = "print 'Step 00 | Step time: 0.1234s | Loss: 1.0369'"});
+  fail(ExitCode::kBadData, {"log", name, "has no line of a step",
+                            "print 'Step 00 | Step time: 0.1234s | Loss: 1.0369'"});
 }
 
 std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name) {

@@ -56,6 +56,33 @@ Plot bars_plot(const std::vector<AccountBar>& bars) {
   return plot;
 }
 
+/// For a case whose mean and median step differ; empty for others.
+std::string bursts_text(const Measurement& measured) {
+  constexpr double kApart = 0.05;
+  const double ratio = measured.mean_s().median / measured.step_s().median;
+  if (std::abs(ratio - 1) <= kApart) return "";
+  return fmt::format("The mean step of {} takes {}, its median step {}: {}.", measured.what().key,
+                     time_text(measured.mean_s().median), time_text(measured.step_s().median),
+                     ratio < 1 ? "some steps are much shorter"
+                               : fmt::format("the longest tenth of its steps takes {} of the time",
+                                             percent_text(measured.longest_tenth())));
+}
+
+double roof_at(const MachineCard& card, double flops_per_byte) {
+  return std::min(card.flops_per_s, card.memory_bytes_per_s * flops_per_byte);
+}
+
+/// The work of all nodes of a program that an op's time covers.
+Cost cost_of_op(const Program& program, const OpTime& op) {
+  Cost cost;
+  for (const Node& node : program.nodes()) {
+    if (label_of(node.op) == op.name && name_of(node.phase) == op.phase && node.block == op.block) {
+      cost += cost_of(node.op);
+    }
+  }
+  return cost;
+}
+
 }  // namespace
 
 std::span<const std::string_view> account_phases() {
@@ -112,22 +139,6 @@ LargestPart largest_phase(const Measurement& measured) {
   return largest_of(parts, measured.mean_s_by_start());
 }
 
-namespace {
-
-/// For a case whose mean and median step differ; empty for others.
-std::string bursts_text(const Measurement& measured) {
-  constexpr double kApart = 0.05;
-  const double ratio = measured.mean_s().median / measured.step_s().median;
-  if (std::abs(ratio - 1) <= kApart) return "";
-  return fmt::format("The mean step of {} takes {}, its median step {}: {}.", measured.what().key,
-                     time_text(measured.mean_s().median), time_text(measured.step_s().median),
-                     ratio < 1 ? "some steps are much shorter"
-                               : fmt::format("the longest tenth of its steps takes {} of the time",
-                                             percent_text(measured.longest_tenth())));
-}
-
-}  // namespace
-
 std::string bursts_of_cases(const std::vector<Measurement>& cases) {
   std::string first;
   std::vector<std::string> others;
@@ -144,25 +155,6 @@ std::string bursts_of_cases(const std::vector<Measurement>& cases) {
                         : fmt::format("{} Means and medians also differ by more than 5 % in {}.",
                                       first, list_text(others));
 }
-
-namespace {
-
-double roof_at(const MachineCard& card, double flops_per_byte) {
-  return std::min(card.flops_per_s, card.memory_bytes_per_s * flops_per_byte);
-}
-
-/// The work of all nodes of a program that an op's time covers.
-Cost cost_of_op(const Program& program, const OpTime& op) {
-  Cost cost;
-  for (const Node& node : program.nodes()) {
-    if (label_of(node.op) == op.name && name_of(node.phase) == op.phase && node.block == op.block) {
-      cost += cost_of(node.op);
-    }
-  }
-  return cost;
-}
-
-}  // namespace
 
 std::vector<RooflinePoint> roofline_points(const Measurement& measured, const MachineCard& card) {
   const WorkloadPrograms programs(measured.workload());

@@ -7,20 +7,16 @@
 #include <chrono>
 #include <iterator>
 #include <map>
-#include <optional>
 
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
-#include "core/output_file.h"
 #include "core/units.h"
 #include "lab/child.h"
 #include "lab/predict/prediction.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/study/core_users.h"
-#include "lab/study/experiment.h"
-#include "lab/study/run_workload.h"
 #include "options/option_values.h"
 
 namespace barestep {
@@ -63,10 +59,8 @@ json json_of_identity(const StudyIdentity& identity) {
 StudyIdentity read_identity(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kStudyFile;
   if (!std::filesystem::exists(path)) {
-    fail(ExitCode::kNoInput, {.what = "study",
-                              .value = folder.string(),
-                              .why = "there is none in this folder",
-                              .remedy = "name the --output of an earlier mlp_lab run"});
+    fail(ExitCode::kNoInput, {"study", folder.string(), "there is none in this folder",
+                              "name the --output of an earlier mlp_lab run"});
   }
   const JsonDocument document(path, kMaxStudyBytes, "study", "name another folder");
   const JsonValue from = document.root();
@@ -112,8 +106,7 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
 }
 
 [[noreturn]] void refuse_folder(const std::filesystem::path& folder, const std::string& why) {
-  fail(ExitCode::kConfiguration,
-       {.what = "--output", .value = folder.string(), .why = why, .remedy = "name another folder"});
+  fail(ExitCode::kConfiguration, {"--output", folder.string(), why, "name another folder"});
 }
 
 /// A study that goes on keeps the width that was chosen for it.
@@ -264,13 +257,12 @@ void Study::require_memory(const std::vector<const Experiment*>& requested,
         barestep::require_memory(workload, free_bytes);
       } catch (const Error& error) {
         const bool is_memory = error.code() == ExitCode::kMemory;
-        fail(error.code(), {.what = "experiment",
-                            .value = experiment->name,
-                            .why = fmt::format("{} {} {}", command_line_of(workload),
-                                               is_memory ? "has" : "is refused:", error.what()),
-                            .remedy = !is_memory        ? "leave out the option, or this experiment"
-                                      : identity_.quick ? "free some, or leave this experiment out"
-                                                        : "--quick takes a smaller model"});
+        fail(error.code(), {"experiment", experiment->name,
+                            fmt::format("{} {} {}", command_line_of(workload),
+                                        is_memory ? "has" : "is refused:", error.what()),
+                            !is_memory        ? "leave out the option, or this experiment"
+                            : identity_.quick ? "free some, or leave this experiment out"
+                                              : "--quick takes a smaller model"});
       }
     }
   }

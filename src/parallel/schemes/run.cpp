@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <utility>
 
 #include "core/units.h"
 #include "options/options.h"
