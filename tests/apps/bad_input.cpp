@@ -1,7 +1,6 @@
 #include "apps/bad_input.h"
 
 #include "support/pattern.h"
-#include "support/testing.h"
 
 namespace barestep {
 namespace {

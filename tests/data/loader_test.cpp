@@ -1,15 +1,10 @@
 #include "data/loader.h"
 
-#include <array>
-#include <filesystem>
-#include <numeric>
-#include <optional>
-#include <vector>
-
 #include "profiler/account.h"
 #include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

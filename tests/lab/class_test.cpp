@@ -1,32 +1,18 @@
 #include "lab/class/class.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <map>
-#include <mutex>
-#include <set>
 
 #include "lab/made_up.h"
 #include "lab/report/page.h"
 #include "support/expect_error.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::Field;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using ::testing::SizeIs;
 
 // Students who are made up, with the files of studies that nobody ran.
 
@@ -695,7 +681,7 @@ TEST_F(AClass, LeavesPredictionsToTheTeacherHoweverCloseTheyAre) {
   EXPECT_THAT(mark_of(0).key, HasSubstr("Look for: a number between 1 and 4"));
   EXPECT_EQ(mark_of(1).points, std::nullopt);
   EXPECT_EQ(mark_of(1).answer, "Three times.");
-  EXPECT_THAT(mark_of(1).text, testing::StartsWith("Not written before the runs."));
+  EXPECT_THAT(mark_of(1).text, StartsWith("Not written before the runs."));
   EXPECT_EQ(mark_of(2).points, 0);
 }
 
@@ -708,7 +694,7 @@ TEST_F(AClass, VariesThePausesOfOtherSheets) {
                                     .quick = true});
   std::set<std::string> pauses;
   for (const Student& each : plan.students) pauses.insert(each.options.at("pause-ms"));
-  EXPECT_THAT(pauses, testing::Each(testing::AnyOf("8", "10", "12", "14")));
+  EXPECT_THAT(pauses, Each(AnyOf("8", "10", "12", "14")));
   EXPECT_GT(pauses.size(), 1U);
 }
 
@@ -778,7 +764,7 @@ TEST_F(AClass, TellsWhatIsMissingOrUnreadable) {
   EXPECT_THAT(grades.students[2].marks[1].text,
               HasSubstr("The sheet with the figures is not there"));
   EXPECT_THAT(grades.students[3].mistakes, IsEmpty());
-  EXPECT_THAT(grades.unknown, testing::ElementsAre("Eve"));
+  EXPECT_THAT(grades.unknown, ElementsAre("Eve"));
 }
 
 TEST_F(AClass, JoinsTheStudiesOfItsMachines) {
@@ -799,8 +785,7 @@ TEST_F(AClass, JoinsTheStudiesOfItsMachines) {
   EXPECT_EQ(tables, 1U);
   EXPECT_THAT(read_file(folder() / "all/plots/machines-1.svg"), HasSubstr("io-delay.workers-0"));
   EXPECT_THAT(read_file(folder() / "all/results.csv"),
-              AllOf(testing::StartsWith("where,experiment,case,"),
-                    HasSubstr("\nBo,batch-sweep,batch-32,")));
+              AllOf(StartsWith("where,experiment,case,"), HasSubstr("\nBo,batch-sweep,batch-32,")));
   expect_error(ExitCode::kNoInput, "there are none in this folder",
                [&] { collect_studies(folder() / "class", folder() / "all"); });
 }

@@ -1,20 +1,9 @@
 #include "lab/report/comparison.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <utility>
-#include <vector>
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::SizeIs;
 
 const Series kNine = {"a", {40.30, 40.34, 39.88, 38.82, 39.89, 40.35, 55.88, 38.30, 41.52}};
 const Series kFaster = {"b", {37.10, 37.52, 36.30, 35.90, 37.80, 36.70, 38.20, 36.10, 38.60}};
@@ -205,7 +194,7 @@ TEST(LargestPart, IsABottleneckFromMoreThanHalf) {
   const std::vector<PartSeries> tie = {part("x", wild("", 0.3)), part("y", steady("", 0.3))};
   const LargestPart open = largest_of(tie, whole);
   EXPECT_THAT(open.names, SizeIs(2));
-  EXPECT_THAT(largest_text(open, "a step"), testing::HasSubstr("which are indistinguishable"));
+  EXPECT_THAT(largest_text(open, "a step"), HasSubstr("which are indistinguishable"));
 }
 
 }  // namespace

@@ -1,16 +1,11 @@
 // How often the intervals in results.json contain the true value, over studies with simulated
 // noise: the whole way from the files of a study to its report.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <random>
 
 #include "core/statistics.h"
 #include "lab/study/report.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,26 +1,18 @@
 // What mlp_lab doctor says of machines that are files of proc and sys, and of this one.
 #include "lab/doctor.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
-#include <string>
-#include <vector>
 
 #include "support/expect_error.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 

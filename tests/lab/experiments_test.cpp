@@ -1,16 +1,5 @@
 // Each experiment gets two simulated sets of measurements with opposite outcomes; its sentences
 // must be opposite too.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <map>
-#include <set>
-
 #include "core/units.h"
 #include "lab/experiments/calculations.h"
 #include "lab/made_up.h"
@@ -18,14 +7,10 @@
 #include "lab/sheets/sheet_names.h"
 #include "lab/study/report.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// The word of a finding, if it is about a comparison, else its text; empty if there is none.
 std::string said(const Opposites& of, const HowCasesWent& how) {
@@ -126,7 +111,7 @@ TEST(BitFlips, AreFoundByTheStepThatRunsAgainOrByTheOtherRanks) {
   using testing::Each;
   auto weights = flips_of("weights-between-steps"), outputs = flips_of("outputs");
   EXPECT_THAT(weights["again"], Each(0));
-  EXPECT_THAT(weights["later"], testing::Contains(1)) << "a low bit may be rounded away";
+  EXPECT_THAT(weights["later"], Contains(1)) << "a low bit may be rounded away";
   EXPECT_THAT(outputs["again"], Each(1));
   EXPECT_THAT(outputs["later"], Each(0)) << "the ranks have the same wrong sum";
   for (auto& gauges : {&weights, &outputs}) EXPECT_THAT((*gauges)["every"], Each(1));
@@ -189,12 +174,12 @@ TEST(AttentionExperiment, SaysWhatThePlanSaysOfLengths) {
   });
   // Scores of 2 heads: 4 * 2 * 8192 * 8192 bytes, besides 4 * 16 * 8192 * 128 of the rest.
   const std::string facts = fmt::format("{}", fmt::join(texts_of(findings.untimed), "\n"));
-  EXPECT_THAT(facts, testing::ContainsRegex("sequences of 8,192 rows instead of 128 take 9[.]99x"
-                                            " the memory of activations with standard "
-                                            "attention and 1[.]00x with flash attention"));
-  EXPECT_THAT(facts, testing::ContainsRegex("A step of 12 blocks 768 wide fits into 16[.]00 GiB "
-                                            "with a sequence of at most [0-9],[0-9]* rows with "
-                                            "standard attention and [0-9]*,[0-9]* with flash"));
+  EXPECT_THAT(facts, ContainsRegex("sequences of 8,192 rows instead of 128 take 9[.]99x"
+                                   " the memory of activations with standard "
+                                   "attention and 1[.]00x with flash attention"));
+  EXPECT_THAT(facts, ContainsRegex("A step of 12 blocks 768 wide fits into 16[.]00 GiB "
+                                   "with a sequence of at most [0-9],[0-9]* rows with "
+                                   "standard attention and [0-9]*,[0-9]* with flash"));
   EXPECT_THAT(facts, HasSubstr("With flash attention a device needs "));
   EXPECT_NEAR(findings.plots.at(0).series[1].points.back().y, 400, 4) << "ms of standard at 8192";
 }
@@ -280,8 +265,8 @@ TEST(CasesBeyondTheCores, AreInNoAnswerOfAnyExperiment) {
     SCOPED_TRACE(experiment.name);
     const ReportSection section = plain_section(experiment, one_core);
     if (!section.trouble.empty()) {
-      EXPECT_THAT(section.trouble, testing::MatchesRegex("INVALID: the [0-9]+ (ranks|devices) of "
-                                                         ".* share 1 core"));
+      EXPECT_THAT(section.trouble, MatchesRegex("INVALID: the [0-9]+ (ranks|devices) of "
+                                                ".* share 1 core"));
       continue;
     }
     for (const std::string& sentence : texts_of(section.findings.timed)) {
@@ -361,7 +346,7 @@ TEST(Samples, AreAsManyInEachPartitionOfAStep) {
     if (each.key.find("batch-192") != std::string::npos) continue;
     samples.insert(each.workload.step_samples());
   }
-  EXPECT_THAT(samples, testing::ElementsAre(96));
+  EXPECT_THAT(samples, ElementsAre(96));
 }
 
 TEST(Amdahl, HasNoCurveForASpeedUpThatNoShareExplains) {
@@ -420,10 +405,10 @@ std::string bursts_of(double burst_s) {
 
 TEST(Bursts, AreToldOfOneCaseWhichNamesTheOthers) {
   EXPECT_THAT(bursts_of(3e-3),
-              AllOf(testing::StartsWith("The mean step of ranks-1 takes 1.48 ms, its median step "
-                                        "1.00 ms: the longest tenth of its steps takes "),
-                    testing::EndsWith(" of the time. Means and medians also differ by more than 5 "
-                                      "% in ranks-2 and ranks-4.")));
+              AllOf(StartsWith("The mean step of ranks-1 takes 1.48 ms, its median step "
+                               "1.00 ms: the longest tenth of its steps takes "),
+                    EndsWith(" of the time. Means and medians also differ by more than 5 "
+                             "% in ranks-2 and ranks-4.")));
   EXPECT_THAT(bursts_of(0.5e-3), HasSubstr(": some steps are much shorter."));
   EXPECT_EQ(bursts_of(1.1e-3), "") << "within 5 %";
 }
@@ -549,8 +534,7 @@ TEST(Section, IsNeverInvalidWhereItsAnswersAreFacts) {
   const ReportSection devices =
       section_of(experiment_of("data-parallel"), disturbed("data-parallel"));
   EXPECT_THAT(devices.trouble, HasSubstr("INVALID: "));
-  EXPECT_THAT(texts_of(devices),
-              testing::Contains(HasSubstr("Not every number divides the batch")));
+  EXPECT_THAT(texts_of(devices), Contains(HasSubstr("Not every number divides the batch")));
   const ReportSection amdahl = section_of(experiment_of("amdahl"), disturbed("amdahl"));
   EXPECT_THAT(texts_of(amdahl).back(), HasSubstr("and 3.33x at most (calculated)."));
 }
@@ -686,7 +670,7 @@ TEST(Delays, AreThoseThatAreAskedFor) {
   for (const Case& what : experiment_of("delay").cases(setting)) {
     if (what.workload.ranks > 1) keys.push_back(what.key.substr(8));
   }
-  EXPECT_THAT(keys, testing::ElementsAre("delay-0", "delay-6.5", "delay-13", "delay-26"));
+  EXPECT_THAT(keys, ElementsAre("delay-0", "delay-6.5", "delay-13", "delay-26"));
   const std::string sentences =
       sentences_of(experiment_of("delay").findings(varied("delay", setting)));
   EXPECT_THAT(sentences, HasSubstr(" with 13 ms before backward, "));
@@ -713,7 +697,7 @@ TEST(OneValue, IsShownForOneQuantity) {
       experiment_of("amdahl").findings(varied("amdahl", setting)).tables.front();
   EXPECT_EQ(amdahl.figures[3], "speed-up");
   EXPECT_EQ(amdahl.columns[4], "by Amdahl's law, fitted");
-  EXPECT_THAT(amdahl.rows[1][3], testing::StartsWith(amdahl.rows[1][4] + " ("));
+  EXPECT_THAT(amdahl.rows[1][3], StartsWith(amdahl.rows[1][4] + " ("));
 }
 
 TEST(Verdict, IsInvalidForFewerThanSixRounds) {

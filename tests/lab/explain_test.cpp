@@ -1,11 +1,5 @@
 // mlp_lab explain on traces whose every part is known: made by hand, by us and by PyTorch.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <chrono>
-#include <map>
 
 #include "lab/commands.h"
 #include "lab/explain/explain_report.h"
@@ -14,15 +8,10 @@
 #include "support/expect_error.h"
 #include "support/sample_profile.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 /// A step of 1000 us with every cause.
 MadeTrace step_of_every_cause() {
@@ -140,7 +129,7 @@ TEST_F(Explain, GuessesWhatHeldAStreamAndSaysSo) {
   ASSERT_EQ(account.accounts.size(), 1U);
   expect_every_cause(account.accounts[0]);
   EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains(HasSubstr("No waits between streams in the trace of rank 0")));
+              Contains(HasSubstr("No waits between streams in the trace of rank 0")));
 }
 
 TEST_F(Explain, SaysWhichItemsOfTheChecklistATraceTells) {
@@ -334,7 +323,7 @@ TEST_F(Explain, LeavesOutAStepThatTheProfilerCut) {
   ASSERT_EQ(account.accounts.size(), 1U);
   EXPECT_EQ(account.accounts[0].number, 7);
   EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains("Of the steps of rank 0, 1 without any work is left out."));
+              Contains("Of the steps of rank 0, 1 without any work is left out."));
 }
 
 TEST_F(Explain, TakesASizeFromTheAnnotationOfALaunch) {
@@ -385,8 +374,8 @@ TEST_F(Explain, ShowsTheCollectivesThatMatterIfThereAreMany) {
   ASSERT_NE(table, tables.end());
   EXPECT_EQ(table->title, "Collectives: mean of each, the 20 of 30 that were exposed longest");
   ASSERT_EQ(table->rows.size(), 20U);
-  EXPECT_THAT(table->rows[0], testing::ElementsAre("broadcast", "-", "1", "39.0 us", "39.0 us",
-                                                   "39.0 us", "0 ms", "-"));
+  EXPECT_THAT(table->rows[0],
+              ElementsAre("broadcast", "-", "1", "39.0 us", "39.0 us", "39.0 us", "0 ms", "-"));
 }
 
 MadeTrace rank_of_two(double enters, double shift_us = 0) {
@@ -460,7 +449,7 @@ TEST_F(Explain, KnowsThatTracesOfOtherRanksAreMissing) {
   const RunAccount account = account_of(run);
   EXPECT_EQ(account.accounts[1].waiting_ns, 0);
   EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains(HasSubstr("Not every rank's trace is here")));
+              Contains(HasSubstr("Not every rank's trace is here")));
 }
 
 TEST_F(Explain, RefusesAnotherCycleOfOneProcess) {
@@ -505,8 +494,8 @@ TEST_F(Explain, BeginsTheFirstStepBehindWhatWasLaunchedBefore) {
   EXPECT_EQ(us(account.accounts[0], Part::kForward), 600);
   EXPECT_EQ(account.accounts[1].wall_ns, 1'000'000);
   EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains("The first step of rank 0 begins when the device has done what was "
-                                "launched before it: 4 kernels."));
+              Contains("The first step of rank 0 begins when the device has done what was "
+                       "launched before it: 4 kernels."));
 }
 
 TEST_F(Explain, LeavesOutTheStartUpOfAProgram) {
@@ -517,10 +506,9 @@ TEST_F(Explain, LeavesOutTheStartUpOfAProgram) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   EXPECT_NEAR(static_cast<double>(account.accounts[0].wall_ns), 1e8, 3e3);
-  EXPECT_THAT(
-      texts_of(findings_of(run, account).untimed),
-      testing::Contains("The first step of rank 0 begins at its first launch; 15.9 s before "
-                        "it are left out as start-up."));
+  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
+              Contains("The first step of rank 0 begins at its first launch; 15.9 s before "
+                       "it are left out as start-up."));
 }
 
 /// Steps with forward, backward and an update; the first lacks its forward pass, the last its
@@ -542,7 +530,7 @@ TEST_F(Explain, LeavesOutStepsThatTheProfileBeginsOrEndsIn) {
   EXPECT_EQ(account.accounts[0].number, 1);
   EXPECT_EQ(account.accounts[2].number, 3);
   EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains("Of the steps of rank 0, 2 that the profile cut are left out."));
+              Contains("Of the steps of rank 0, 2 that the profile cut are left out."));
 }
 
 /// Backward tells which ops ran before the profile, without marks of steps too: all of the first
@@ -595,8 +583,8 @@ TEST_F(Explain, CutsWorkWhereTheNextOfItsStreamBegins) {
     EXPECT_GE(each.wall_ns, 900'000);
   }
   EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains("1 kernel of rank 0 ended after the next of the same stream began; "
-                                "each counts until then."));
+              Contains("1 kernel of rank 0 ended after the next of the same stream began; "
+                       "each counts until then."));
 }
 
 /// As Chrome's tracing writes them; one without its end has no duration.
@@ -631,9 +619,9 @@ TEST_F(Explain, ReadsEventsThatHaveABeginAndAnEnd) {
   const RunAccount account = account_of(run);
   ASSERT_EQ(account.accounts.size(), 1U);
   expect_every_cause(account.accounts[0]);
-  EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains(
-                  "1 event of rank 0 without a time or a duration that can be meant is left out."));
+  EXPECT_THAT(
+      texts_of(findings_of(run, account).untimed),
+      Contains("1 event of rank 0 without a time or a duration that can be meant is left out."));
 }
 
 /// What profilers write besides JSON: a time at 0, durations as text, missing and infinite ones,
@@ -666,8 +654,7 @@ TEST_F(Explain, ReadsWhatProfilersWrite) {
     const RunAccount account = account_of(run);
     ASSERT_EQ(account.accounts.size(), 1U);
     expect_every_cause(account.accounts[0]);
-    if (!note.empty())
-      EXPECT_THAT(texts_of(findings_of(run, account).untimed), testing::Contains(note));
+    if (!note.empty()) EXPECT_THAT(texts_of(findings_of(run, account).untimed), Contains(note));
   }
   // Whatever piece of the file a sequence begins in.
   for (std::size_t padding = (1 << 18) - 200; padding < (1 << 18) + 20; padding += 7) {
@@ -1022,10 +1009,10 @@ TEST_F(Explain, SaysHowToRecordWhatWouldNameTheHostsTime) {
     return texts_of(findings_of(run, account_of(run)).untimed);
   };
   EXPECT_THAT(notes(false),
-              testing::Contains("Nothing in the trace of rank 0 names 700 us a step of its host's "
-                                "time: profile with_stack=True for the functions of Python, or put "
-                                "record_function(\"...\") around what may take it."));
-  EXPECT_THAT(notes(true), testing::Contains(HasSubstr("host's time: put record_function")));
+              Contains("Nothing in the trace of rank 0 names 700 us a step of its host's "
+                       "time: profile with_stack=True for the functions of Python, or put "
+                       "record_function(\"...\") around what may take it."));
+  EXPECT_THAT(notes(true), Contains(HasSubstr("host's time: put record_function")));
 }
 
 /// On the CPU, compilation is no work of the op in which it happens, whatever ops it calls itself.
@@ -1073,9 +1060,8 @@ TEST_F(Explain, SaysThatKernelsOfLaunchesAreMissing) {
   }
   const TracedRun run = run_of({trace.text()});
   EXPECT_THAT(texts_of(findings_of(run, account_of(run)).timed),
-              testing::ElementsAre(
-                  StartsWith("The trace of rank 0 has no kernel for 20 of its 21 launches"),
-                  HasSubstr("before a CUDA graph is captured")));
+              ElementsAre(StartsWith("The trace of rank 0 has no kernel for 20 of its 21 launches"),
+                          HasSubstr("before a CUDA graph is captured")));
 }
 
 const nlohmann::json kMessage = {{"Input Dims", {{1000}}}, {"Input type", {"float"}}};
@@ -1121,10 +1107,10 @@ TEST_F(Explain, PairsTheMessagesOfStages) {
   EXPECT_EQ(account.buckets[0].bus_bytes_per_s(), 0) << "nobody knows when they moved";
   const Findings findings = findings_of(run, account);
   EXPECT_THAT(texts_of(findings.timed),
-              testing::Contains("The ranks are stages of a pipeline; its bubble, in which a stage "
-                                "waits for the others, is 39.4 % on rank 0 and 40.1 % on rank 1 of "
-                                "a step."));
-  EXPECT_THAT(texts_of(findings.untimed), Not(testing::Contains(HasSubstr("Not every rank"))));
+              Contains("The ranks are stages of a pipeline; its bubble, in which a stage "
+                       "waits for the others, is 39.4 % on rank 0 and 40.1 % on rank 1 of "
+                       "a step."));
+  EXPECT_THAT(texts_of(findings.untimed), Not(Contains(HasSubstr("Not every rank"))));
 }
 
 /// The first stage sends to the second after 300 us, and that one to the third after 500.
@@ -1151,7 +1137,7 @@ TEST_F(Explain, PairsTheMessagesOfThreeStages) {
             (std::vector<std::vector<std::int64_t>>{{0, 0, 0}, {299'000, 0, 0}, {0, 499'000, 0}}));
   EXPECT_EQ(account.buckets.size(), 2U);
   EXPECT_THAT(texts_of(findings_of(run, account).timed),
-              testing::Contains(ContainsRegex("stages of a pipeline; its bubble.* on rank 2")));
+              Contains(ContainsRegex("stages of a pipeline; its bubble.* on rank 2")));
 }
 
 /// gloo's thread is late to note the end on this rank, by more than a tenth of the wait.
@@ -1243,7 +1229,7 @@ TEST_F(Explain, AlignsClocksThatCannotBeRight) {
   const RunAccount account = account_of(run);
   for (const TracedAccount& each : account.accounts) expect_sum(each);
   EXPECT_THAT(texts_of(findings_of(run, account).untimed),
-              testing::Contains(HasSubstr("The clock of rank 1 contradicts the first rank's")));
+              Contains(HasSubstr("The clock of rank 1 contradicts the first rank's")));
 }
 
 TEST_F(Explain, DividesStepsByTheOptimizerIfNothingElseMarksThem) {
@@ -1397,13 +1383,13 @@ TEST_F(Explain, GivesThePageWhatItPrintsFromPiecesOfAnySize) {
                                        }}));
     }
     const auto page = nlohmann::json::parse(explained_json(std::move(files)));
-    EXPECT_THAT(keys_of(page), testing::ElementsAre("plots", "sentences", "tables", "text"));
+    EXPECT_THAT(keys_of(page), ElementsAre("plots", "sentences", "tables", "text"));
     EXPECT_EQ(page.at("text"), printed) << most;
     for (const nlohmann::json& each : page.at("sentences")) {
       EXPECT_THAT(printed, HasSubstr("  " + each.get<std::string>() + "\n"));
     }
     EXPECT_EQ(page.at("tables").at(0).at("columns"), nlohmann::json({"part", "rank 0", "rank 1"}));
-    EXPECT_THAT(page.at("plots").at(0).get<std::string>(), testing::StartsWith("<svg"));
+    EXPECT_THAT(page.at("plots").at(0).get<std::string>(), StartsWith("<svg"));
   }
 }
 
@@ -1788,8 +1774,8 @@ TEST_F(Explain, WritesTheResultsThatItsPageNames) {
   testing::internal::GetCapturedStdout();
   const auto results = nlohmann::json::parse(read_file(folder() / "out/results.json"));
   EXPECT_THAT(keys_of(results),
-              testing::ElementsAre("accounts", "answers", "collectives", "devices", "fixes",
-                                   "format", "notes", "pieces", "traces", "waits"));
+              ElementsAre("accounts", "answers", "collectives", "devices", "fixes", "format",
+                          "notes", "pieces", "traces", "waits"));
   EXPECT_EQ(results.at("traces"),
             nlohmann::json({{{"rank", 0}, {"file", first.string()}, {"clock_shift_s", 0.0}},
                             {{"rank", 1}, {"file", second.string()}, {"clock_shift_s", -5.1e-3}}}));
@@ -1797,8 +1783,8 @@ TEST_F(Explain, WritesTheResultsThatItsPageNames) {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     const nlohmann::json& account = results.at("accounts").at(rank);
     EXPECT_THAT(keys_of(account),
-                testing::ElementsAre("hidden_communication_s", "moving_s", "named_s", "outlier",
-                                     "parts_s", "rank", "step", "waiting_s", "wall_s"));
+                ElementsAre("hidden_communication_s", "moving_s", "named_s", "outlier", "parts_s",
+                            "rank", "step", "waiting_s", "wall_s"));
     for (const auto& [part, names] : account.at("named_s").items()) {
       double named_s = 0;
       for (const auto& [name, seconds] : names.items()) named_s += seconds.get<double>();
@@ -1822,17 +1808,16 @@ TEST_F(Explain, WritesTheResultsThatItsPageNames) {
   EXPECT_EQ(results.at("waits"), nlohmann::json({{{"rank", 0}, {"for", 1}, {"seconds", 100e-6}}}));
   ASSERT_EQ(results.at("collectives").size(), 1U);
   const nlohmann::json& collective = results.at("collectives").at(0);
-  EXPECT_THAT(keys_of(collective),
-              testing::ElementsAre("bus_bytes_per_s", "bytes", "collective", "count", "exposed_s",
-                                   "moving_s", "ranks", "waiting_s"));
+  EXPECT_THAT(keys_of(collective), ElementsAre("bus_bytes_per_s", "bytes", "collective", "count",
+                                               "exposed_s", "moving_s", "ranks", "waiting_s"));
   EXPECT_EQ(collective.at("collective"), "all_reduce");
   EXPECT_EQ(collective.at("bytes"), 4'000'000);
   EXPECT_EQ(collective.at("ranks"), 2);
   EXPECT_EQ(collective.at("count"), 1);
   ASSERT_EQ(results.at("devices").size(), 2U);
   EXPECT_THAT(keys_of(results.at("devices").at(0)),
-              testing::ElementsAre("communication_s", "compute_s", "device", "idle_s",
-                                   "non_compute_s", "overlap", "rank", "span_s"));
+              ElementsAre("communication_s", "compute_s", "device", "idle_s", "non_compute_s",
+                          "overlap", "rank", "span_s"));
   EXPECT_DOUBLE_EQ(results.at("devices").at(1).at("communication_s"), 100e-6);
   EXPECT_THAT(results.at("answers").at(0).get<std::string>(), HasSubstr("The bottleneck is "));
   EXPECT_THAT(results.at("notes").dump(), HasSubstr("The clock of rank 1 contradicts"));

@@ -1,10 +1,5 @@
 #include "lab/explored.h"
 
-#include <fmt/format.h>
-
-#include <iterator>
-#include <random>
-
 #include "core/error.h"
 #include "core/input_file.h"
 #include "lab/predict/explorer.h"

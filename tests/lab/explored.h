@@ -1,10 +1,8 @@
 // Questions to the explorer, drawn at random, and the runs that `mlp_lab predict` would read.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "lab/predict/prediction.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,14 +1,6 @@
 // The page that `mlp_lab explore` writes, in headless Chromium where that is installed.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
-
-#include <algorithm>
-#include <fstream>
-#include <set>
-#include <stdexcept>
 
 #include "core/error.h"
 #include "lab/child.h"
@@ -17,23 +9,20 @@
 #include "lab/study/run_workload.h"
 #include "support/busy_machine.h"
 #include "support/pattern.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
-class ExplorerPage : public TempDirTest {
+class ExplorerPage : public ProgramTest {
  protected:
   ProcessResult write_page(std::vector<std::string> more = {}) {
     std::vector<std::string> command = {MLP_LAB, "explore"};
     command.insert(command.end(), more.begin(), more.end());
-    return run_process(command, {.working_directory = folder()});
+    return execute(command);
   }
 
   /// The page's elements after its scripts, which must write nothing to the console.
@@ -53,8 +42,7 @@ class ExplorerPage : public TempDirTest {
     // Its clock may run ahead of the module's compilation: then once more.
     ProcessResult result;
     for (int i = 0; i < 10 && result.out.find("data-shown") == std::string::npos; ++i) {
-      result = run_process(command, {.working_directory = folder()});
-      EXPECT_EQ(result.exit_code, 0) << result.err;
+      result = succeeded(execute(command));
       EXPECT_THAT(result.err, Not(HasSubstr("CONSOLE")));
     }
     return result.out;
@@ -85,7 +73,7 @@ load().then(async () => {{
         for i in $(seq 600); do if grep -q '{3}' log; then break; fi; sleep 0.1; done
         kill $!; wait $!; cat log)",
         browser_, sandbox, page.string(), pattern);
-    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()}).out;
+    return bash(script).out;
   }
 
   /// The same in real time, for files, whose reading a clock that runs ahead does not wait for.
@@ -105,11 +93,9 @@ load().then(async () => {{
 
   /// Writes the page; skips the test where a browser is missing.
   void SetUp() override {
-    TempDirTest::SetUp();
     browser_ = find_on_path("chromium");
     if (browser_.empty()) GTEST_SKIP() << "chromium is not installed";
-    const ProcessResult written = write_page();
-    ASSERT_EQ(written.exit_code, 0) << written.err;
+    succeeded(write_page());
   }
 
   [[nodiscard]] std::filesystem::path page() const { return folder() / "explore.html"; }
@@ -228,10 +214,7 @@ TEST_F(ExplorerPage, KeptModuleAnswersAsThisBuildDoes) {
 /// Sentences, tables, picture and text, packed and plain, of one process and of ranks. The text has
 /// the first three rows of each table.
 TEST_F(ExplorerPage, ExplainsDroppedTracesAsTheProgramDoes) {
-  const ProcessResult unpacked =
-      run_process({"/bin/sh", "-c", "gunzip -c '" + kTraces + "/pytorch_cpu.json.gz' > cpu.json"},
-                  {.working_directory = folder()});
-  ASSERT_EQ(unpacked.exit_code, 0);
+  succeeded(bash("gunzip -c '" + kTraces + "/pytorch_cpu.json.gz' > cpu.json"));
   for (const auto& [files, where] :
        {std::pair(kDdpTraces, kTraces),
         std::pair(std::vector<std::string>{"cpu.json"}, folder().string())}) {
@@ -286,9 +269,8 @@ TEST_F(ExplorerPage, RefusesTracesInTheLineOfTheProgram) {
 }
 
 TEST_F(ExplorerPage, ShowsTheStepTimeThatPredictPrints) {
-  const ProcessResult predicted = run_process(
-      {MLP_LAB, "predict", "--machine", "h100-infiniband", "--ranks", "16", "--batch-size", "4096"},
-      {.working_directory = folder()});
+  const ProcessResult predicted = execute({MLP_LAB, "predict", "--machine", "h100-infiniband",
+                                           "--ranks", "16", "--batch-size", "4096"});
   const std::string page_text = shown(page(), "#card=h100-infiniband&ranks=16&batch-size=4096");
   const auto time = first_match(page_text, "Simulated: a step takes ([0-9.]+ ms)\\. 16 ranks are ");
   ASSERT_FALSE(time.empty());
@@ -296,10 +278,7 @@ TEST_F(ExplorerPage, ShowsTheStepTimeThatPredictPrints) {
   // The page says how to ask the same there.
   const auto command = first_match(page_text, "id=\"predict\"[^>]*>mlp_lab ([^<]*)<");
   ASSERT_FALSE(command.empty());
-  const ProcessResult again =
-      run_process({"/bin/sh", "-c", fmt::format("{} {}", MLP_LAB, command[1])},
-                  {.working_directory = folder()});
-  EXPECT_EQ(again.exit_code, 0) << again.err;
+  const ProcessResult again = succeeded(bash(fmt::format("{} {}", MLP_LAB, command[1])));
   EXPECT_THAT(again.out, HasSubstr(" " + time[1] + " "));
 }
 
@@ -551,8 +530,7 @@ TEST_F(ExplorerPage, MarksTheControlOfAnError) {
     element("bucket-mib").closest("details").open];
   change("bucket-mib", "");
   return [...wrong, element("bucket-mib").getAttribute("aria-invalid")];)");
-  EXPECT_THAT(found.at(0).get<std::string>(),
-              testing::StartsWith("bucket, MiB: --bucket-mib 'x': "));
+  EXPECT_THAT(found.at(0).get<std::string>(), StartsWith("bucket, MiB: --bucket-mib 'x': "));
   EXPECT_EQ(found.at(1), "true");
   EXPECT_EQ(found.at(2), true) << "it is not folded";
   EXPECT_EQ(found.at(3), nullptr);
@@ -617,8 +595,8 @@ TEST_F(ExplorerPage, NamesTheMachineOnPaper) {
   return [element("setting").textContent, element("machine").textContent];)",
                               "#card=t4&ranks=1&dim=512&memory=4GiB");
   EXPECT_THAT(found.at(0).get<std::string>(),
-              testing::StartsWith("ddp, 512 x 6, batch 64, on 1 rank of one T4 (changed: memory of "
-                                  "a device 4GiB): "));
+              StartsWith("ddp, 512 x 6, batch 64, on 1 rank of one T4 (changed: memory of "
+                         "a device 4GiB): "));
   EXPECT_THAT(found.at(1).get<std::string>(), HasSubstr("save its card first, as card.json"));
 }
 
@@ -654,9 +632,8 @@ const wait = setInterval(() => {
 TEST_F(ExplorerPage, ShowsWhatAStudyMeasuredBesideWhatIsSimulated) {
   const std::vector<std::string> run = {MLP_LAB,    "run", "warmup",   "--quick", "--starts", "1",
                                         "--device", "cpu", "--output", "study",   "--dim",    "64"};
-  const ProcessResult study = run_process(run, {.working_directory = folder()});
-  ASSERT_EQ(study.exit_code, 0) << study.err;
-  ASSERT_EQ(write_page({"--study", "study"}).exit_code, 0);
+  succeeded(execute(run));
+  succeeded(write_page({"--study", "study"}));
   const std::string text = shown(page());
   EXPECT_THAT(text,
               HasSubstr("<caption>Measured by the study, and simulated for its machine</caption>"));
@@ -686,8 +663,7 @@ TEST_F(ExplorerPage, OffersWhatTrainersAndPredictOffer) {
 }
 
 TEST_F(ExplorerPage, StartsFromAGivenMachine) {
-  const ProcessResult written = write_page({"--machine", "t4"});
-  ASSERT_EQ(written.exit_code, 0);
+  const ProcessResult written = succeeded(write_page({"--machine", "t4"}));
   EXPECT_EQ(written.out, "Page: explore.html\n");
   EXPECT_THAT(read_file(page()), HasSubstr(R"(id="first-card">t4<)"));
   EXPECT_THAT(shown(page()), HasSubstr("Simulated: a step takes ")) << "on its one device";
@@ -699,7 +675,7 @@ TEST_F(ExplorerPage, TakesACardWithAByteOrderMarkAndNoneWithANul) {
   const auto given = [&](const std::string& text) {
     return write_page({"--machine", file("card.json", text).string()});
   };
-  EXPECT_EQ(given("\xEF\xBB\xBF" + card).exit_code, 0);
+  succeeded(given("\xEF\xBB\xBF" + card));
   EXPECT_THAT(read_file(page()), Not(HasSubstr("\xEF\xBB\xBF")));
   EXPECT_THAT(shown(page()), HasSubstr("Simulated: a step takes "));
   EXPECT_THAT(given(card + '\0').err, HasSubstr("card.json': is not JSON: byte "));

@@ -1,16 +1,8 @@
 #include "lab/predict/explorer.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <map>
 #include <regex>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "core/error.h"
 #include "lab/explored.h"
@@ -19,12 +11,12 @@
 #include "support/pattern.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
 
 json answer_to(const std::string& options, const std::string& others = "") {
   return json::parse(explore(question_with(options, others)));
@@ -96,9 +88,9 @@ TEST(Explorer, SaysHowItComparesWithOneRankAndWhy) {
 
 TEST(Explorer, BeginsWithWhatDoesNotFit) {
   EXPECT_THAT(headline_of("", R"(, "memory": "1GiB")"),
-              testing::MatchesRegex("Does not fit: each of 4 ranks needs [0-9.]+ GiB, and a device "
-                                    "has 1.00 GiB. With enough memory a step would take [0-9.]+ ms "
-                                    "\\(simulated\\)\\."));
+              MatchesRegex("Does not fit: each of 4 ranks needs [0-9.]+ GiB, and a device "
+                           "has 1.00 GiB. With enough memory a step would take [0-9.]+ ms "
+                           "\\(simulated\\)\\."));
   // Four ranks have shares that fit, one rank has not.
   EXPECT_THAT(headline_of(R"("scheme": "zero3")", R"(, "memory": "4GiB")"),
               HasSubstr(" on 4 ranks, and one has too little memory; "));
@@ -163,7 +155,7 @@ TEST(Explorer, ComparesTwoQuestionsByPart) {
       answer_to(R"("batch-size": "64")", fmt::format(R"(, "pinned": {})", before.dump()));
   for (const json& row : same.at("comparison").at("rows")) {
     EXPECT_EQ(row.at("pinned"), row.at("now"));
-    EXPECT_THAT(row.at("change").get<std::string>(), testing::AnyOf("same", "1.0x"));
+    EXPECT_THAT(row.at("change").get<std::string>(), AnyOf("same", "1.0x"));
   }
   EXPECT_EQ(same.at("comparison").at("text"), "Now 1.0x as many samples/s as pinned.");
 }
@@ -179,18 +171,16 @@ TEST(Explorer, NamesTheRunThatIsTheSame) {
   EXPECT_EQ(
       answer.at("predict"),
       "mlp_lab predict --machine card.json --ranks 1,4 --bucket-mib 1 --dim 64 --optimizer sgd");
-  EXPECT_THAT(
-      answer.at("setting").get<std::string>(),
-      testing::StartsWith("ddp, 64 x 6, batch 64, --optimizer sgd --bucket-mib 1, on 4 ranks "
-                          "of 8 x H200, NVLink: "));
+  EXPECT_THAT(answer.at("setting").get<std::string>(),
+              StartsWith("ddp, 64 x 6, batch 64, --optimizer sgd --bucket-mib 1, on 4 ranks "
+                         "of 8 x H200, NVLink: "));
 }
 
 TEST(Explorer, SaysWhatMemoryIsShort) {
   EXPECT_EQ(answer_to(R"("dim": "64")", R"(, "memory": "1GiB")").at("shortage"), "");
   EXPECT_THAT(answer_to("", R"(, "memory": "1GiB")").at("shortage").get<std::string>(),
-              testing::MatchesRegex(
-                  "Does not fit: each of 4 ranks needs [0-9.]+ GiB, and a device has 1.00 "
-                  "GiB\\."));
+              MatchesRegex("Does not fit: each of 4 ranks needs [0-9.]+ GiB, and a device has 1.00 "
+                           "GiB\\."));
   EXPECT_THAT(answer_to(R"("dim": "65536")").at("shortage").get<std::string>(),
               HasSubstr("GiB, and a device has 140.40 GiB."))
       << "by its card";
@@ -244,7 +234,7 @@ TEST(Explorer, AnswersOrRefusesEveryOptionOfTheTrainersByName) {
       ++answered;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kConfiguration) << error.what();
-      EXPECT_THAT(error.what(), testing::StartsWith(fmt::format("--{}", option.name)));
+      EXPECT_THAT(error.what(), StartsWith(fmt::format("--{}", option.name)));
       ++refused;
     }
   }

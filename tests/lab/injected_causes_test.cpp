@@ -1,15 +1,11 @@
 // mlp_lab explain on steps of PyTorch that are slow for a known cause:
 // scripts/make_injected_traces.py says which.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-#include <fstream>
 #include <regex>
 
 #include "lab/explain/explain_report.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

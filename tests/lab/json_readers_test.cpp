@@ -1,13 +1,6 @@
 // Every reader of JSON that people may edit: a member that it does not know, one that is there
 // twice and anything after the end are errors.
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <functional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/product_choices.h"
@@ -20,6 +13,7 @@
 #include "lab/study/study.h"
 #include "session/checkpoints.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <string>
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,14 +1,8 @@
 // The real mlp_lab, with the real trainers.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <map>
 #include <regex>
-#include <set>
-#include <sstream>
 
 #include "apps/bad_input.h"
 #include "lab/child.h"
@@ -17,27 +11,35 @@
 #include "lab/study/run_workload.h"
 #include "lab/study/start.h"
 #include "support/pattern.h"
-#include "support/process.h"
+#include "support/program_test.h"
 #include "support/sanitized.h"
-#include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::AnyOf;
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
-using ::testing::Not;
-using ::testing::UnorderedElementsAre;
 
-class MlpLab : public TempDirTest {
+class MlpLab : public ProgramTest {
  protected:
   ProcessResult run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), MLP_LAB);
-    // It starts a dozen runs, which are slow under sanitizers; ctest ends a test after 120 s.
-    return run_process(arguments, {.working_directory = folder()});
+    return execute(arguments);
+  }
+
+  /// Of a measurement as short as can be.
+  ProcessResult measured(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(),
+                     {"--quick", "--starts", "1", "--device", "cpu", "--card", card()});
+    return succeeded(run(arguments));
+  }
+
+  /// The content of a JSON file, which has the schema of results.
+  [[nodiscard]] json results(const std::string& name) const {
+    const json schema = json::parse(read_file(BARESTEP_SCHEMA));
+    json read = json::parse(text(name));
+    EXPECT_EQ(schema_violation(read, schema, schema), "");
+    return read;
   }
 
   /// A card that was not measured, which saves time.
@@ -129,16 +131,14 @@ TEST_F(MlpLab, PredictHearsEveryOption) {
 }
 
 TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
-  const ProcessResult list = run({"list"});
-  EXPECT_EQ(list.exit_code, 0);
+  const ProcessResult list = succeeded(run({"list"}));
   for (const Experiment& each : experiments()) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(each.name) + " "));
   }
 }
 
 TEST_F(MlpLab, ExaminesThisMachine) {
-  const ProcessResult result = run({"doctor"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = succeeded(run({"doctor"}));
   for (const char* what : {"cores", "memory", "GPUs", "MPI", "hwloc", "/dev/shm", "open files",
                            "huge pages", "frequency governor", "clock source", "PDF"}) {
     EXPECT_THAT(result.out, ContainsRegex("(ok     |limited|missing)  " + std::string(what) + " "));
@@ -147,24 +147,21 @@ TEST_F(MlpLab, ExaminesThisMachine) {
 
 TEST_F(MlpLab, ChecksSchedules) {
   file("built-in.json", run({"check-schedule", "--write", "gpipe", "--stages", "3"}).out);
-  const ProcessResult built_in = run({"check-schedule", "built-in.json"});
-  EXPECT_EQ(built_in.exit_code, 0) << built_in.err;
+  const ProcessResult built_in = succeeded(run({"check-schedule", "built-in.json"}));
   EXPECT_THAT(built_in.out, HasSubstr("No stage waits forever, and none reads what is not there."));
   file("mine.json", R"({"micro_batches": 1, "stages": [["B0", "F0"]]})");
   const ProcessResult mine = run({"check-schedule", "mine.json"});
-  EXPECT_EQ(mine.exit_code, 65);
   EXPECT_THAT(mine.out, HasSubstr("stage 0: B0 runs before F0\n"));
-  EXPECT_EQ(mine.err,
-            "mlp_lab: error: schedule 'mine.json': 1 fault, the first: stage 0: B0 runs before F0; "
-            "the output shows where stages stand\n");
+  EXPECT_THAT(mine, Fails(65,
+                          "mlp_lab: error: schedule 'mine.json': 1 fault, the first: stage 0: "
+                          "B0 runs before F0; the output shows where stages stand\n"));
 }
 
 TEST_F(MlpLab, ShowsTheExamplesOfACommandInItsHelp) {
   const std::string all = run({"--help"}).out;
   EXPECT_THAT(all, HasSubstr("  mlp_lab list\n"));
   EXPECT_THAT(all, HasSubstr("  mlp_lab report scaling\n"));
-  EXPECT_THAT(run({"report", "--help"}).out,
-              testing::EndsWith("\n\nExamples:\n  mlp_lab report scaling\n"));
+  EXPECT_THAT(run({"report", "--help"}).out, EndsWith("\n\nExamples:\n  mlp_lab report scaling\n"));
 }
 
 TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
@@ -172,8 +169,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
                                       "lab", "--quick",     "--device",        "cpu"};
   // The next test measures a card as well, and measuring sanitized rates once takes long enough.
   if (kAddressSanitized) command.insert(command.end(), {"--card", card()});
-  const ProcessResult first = run(command);
-  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const ProcessResult first = succeeded(run(command));
   EXPECT_THAT(first.out, AnyOf(HasSubstr("rom batch 32 to 128 (4x) a step takes "),
                                HasSubstr("INVALID. No conclusion: ")))
       << "the machine may be busy";
@@ -182,15 +178,13 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   EXPECT_EQ(first.err.find("rates of 1 rank") == std::string::npos, kAddressSanitized);
   EXPECT_THAT(first.err, HasSubstr("[0/45] batch-sweep: batch-32, start 1 of 9\n"));
   EXPECT_THAT(first.err, HasSubstr(" s left\n"));
-  const json schema = json::parse(read_file(BARESTEP_SCHEMA));
-  const json results = json::parse(read_file(folder() / "lab/results.json"));
-  EXPECT_EQ(schema_violation(results, schema, schema), "");
-  const std::string report = read_file(folder() / "lab/report.md");
+  const json made = results("lab/results.json");
+  const std::string report = text("lab/report.md");
   const bool is_quiet = first.out.find("INVALID") == std::string::npos &&
                         report.find("(uncertain by more than half)") == std::string::npos;
   // Batch 64 is in both experiments, twice in one of them.
-  if (is_quiet) EXPECT_EQ(results.at("prediction").at("runs"), 4);
-  const json& configuration = results.at("experiments")[0].at("cases")[0].at("configuration");
+  if (is_quiet) EXPECT_EQ(made.at("prediction").at("runs"), 4);
+  const json& configuration = made.at("experiments")[0].at("cases")[0].at("configuration");
   EXPECT_EQ(configuration.at("batch-size"), 32);
   EXPECT_EQ(configuration.at("optimizer"), "adam");
   EXPECT_EQ(configuration.at("warmup"), 5);
@@ -204,8 +198,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   if (is_quiet) EXPECT_TRUE(is_there("plots/prediction-1.svg"));
 
   // Where other programs disturbed its starts, they are made again.
-  const ProcessResult again = run(command);
-  EXPECT_EQ(again.exit_code, 0) << again.err;
+  const ProcessResult again = succeeded(run(command));
   if (is_quiet) EXPECT_EQ(again.out, first.out);
   if (is_quiet) EXPECT_EQ(again.err, "");
   EXPECT_EQ(run({"report", "lab"}).out, "Report: lab/report.html\n");
@@ -215,8 +208,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   const ProcessResult unread =
       run_process({MLP_LAB, "report", "lab"},
                   {.stdout_to = ProcessOptions::Stdout::kNoReader, .working_directory = folder()});
-  EXPECT_EQ(unread.exit_code, 74);
-  EXPECT_THAT(unread.err, HasSubstr("mlp_lab: error: standard output: Broken pipe; "));
+  EXPECT_THAT(unread, Fails(74, HasSubstr("mlp_lab: error: standard output: Broken pipe; ")));
   EXPECT_TRUE(std::filesystem::exists(folder() / "lab/report.html"));
 }
 
@@ -229,15 +221,12 @@ TEST_F(MlpLab, EndsItsTrainersWithTheTerminalAndTheJob) {
          "until pgrep -P $! mlp_ || ! kill -0 $!; do sleep 0.01; done; kill -$2 $!; wait $!",
          MLP_LAB, card(), signal},
         {.working_directory = folder()});
-    EXPECT_EQ(ended.exit_code, 75) << ended.err;
-    EXPECT_THAT(ended.err, HasSubstr("error: study: it was interrupted; "));
+    EXPECT_THAT(ended, Fails(75, HasSubstr("error: study: it was interrupted; ")));
   }
 }
 
 TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
-  const ProcessResult result =
-      run({"run", "profile", "--quick", "--starts", "1", "--device", "cpu", "--card", card()});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = measured({"run", "profile"});
   EXPECT_THAT(result.out, HasSubstr("The longest ops of a step\n"));
   EXPECT_THAT(result.out, HasSubstr("gemm, backward of net.2"));
   EXPECT_THAT(
@@ -248,24 +237,17 @@ TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
 
 TEST_F(MlpLab, CalculatesWithoutARunOrACard) {
   const ProcessResult result =
-      run({"run", "rounding", "--quick", "--device", "cpu", "--output", "lab"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+      succeeded(run({"run", "rounding", "--quick", "--device", "cpu", "--output", "lab"}));
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, HasSubstr("  In bf16 the sum is 4: "));
-  EXPECT_THAT(result.out, testing::Not(HasSubstr("INVALID")));
-  const json results = json::parse(read_file(folder() / "lab/results.json"));
-  const json schema = json::parse(read_file(BARESTEP_SCHEMA));
-  EXPECT_EQ(schema_violation(results, schema, schema), "");
-  EXPECT_EQ(results.at("experiments").size(), 1U) << "only what was asked for";
-  EXPECT_THAT(read_file(folder() / "lab/report.md"),
-              ContainsRegex("A thousand small additions.* calculated "));
+  EXPECT_THAT(result.out, Not(HasSubstr("INVALID")));
+  EXPECT_EQ(results("lab/results.json").at("experiments").size(), 1U) << "only what was asked for";
+  EXPECT_THAT(text("lab/report.md"), ContainsRegex("A thousand small additions.* calculated "));
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab/machine.json"));
 }
 
 TEST_F(MlpLab, MeasuresProductsByPrecisionAndThreads) {
-  const ProcessResult result = run({"run", "matmul", "matmul", "--quick", "--starts", "1", "--dim",
-                                    "64", "--device", "cpu", "--card", card()});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = measured({"run", "matmul", "matmul", "--dim", "64"});
   std::set<std::string> cases;
   for (const auto& start : all_matches(result.err, "matmul: ([^,]+), start 1 of 1")) {
     EXPECT_TRUE(cases.insert(start[1]).second) << start[1] << " is made twice";
@@ -277,9 +259,8 @@ TEST_F(MlpLab, MeasuresProductsByPrecisionAndThreads) {
 
 /// The columns of nccl-tests' all_reduce_perf, and one of errors, by size.
 TEST_F(MlpLab, PrintsATableOfAllReduces) {
-  const ProcessResult threads = run({"all-reduce", "--ranks", "3", "--steps", "2"});
-  ASSERT_EQ(threads.exit_code, 0) << threads.err;
-  EXPECT_THAT(threads.out, testing::StartsWith("# 3 ranks, threads of one process, "));
+  const ProcessResult threads = succeeded(run({"all-reduce", "--ranks", "3", "--steps", "2"}));
+  EXPECT_THAT(threads.out, StartsWith("# 3 ranks, threads of one process, "));
   const std::string figures = " +float +avg +-1 +([0-9.]+) +([0-9.]+) +([0-9.]+) +([0-9.e-]+)\n";
   EXPECT_EQ(all_matches(threads.out, figures).size(), 24U) << "8 B to 64 MiB";
   const auto largest = first_match(threads.out, "\n +67108864 +16777216" + figures);
@@ -302,21 +283,16 @@ TEST_F(MlpLab, MeasuresAllReducesOfMpi) {
 }
 
 TEST_F(MlpLab, WatchesTheMachineDuringARun) {
-  const ProcessResult result =
-      run({"run", "monitor", "--quick", "--starts", "1", "--device", "cpu", "--card", card()});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = measured({"run", "monitor"});
   EXPECT_THAT(result.out, HasSubstr("memory grows with the batch is unclear: ")) << "of one start";
   EXPECT_THAT(result.out, HasSubstr(" MiB ("));
 }
 
 TEST_F(MlpLab, StartsRanksItself) {
   if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
-  const ProcessResult result =
-      run({"run", "imbalance", "--quick", "--starts", "1", "--device", "cpu", "--card", card()});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = measured({"run", "imbalance"});
   EXPECT_THAT(result.out, HasSubstr("slow-rank-0     1"));
-  const json start =
-      json::parse(read_file(folder() / "lab-results/runs/imbalance/slow-rank-0.0.json"));
+  const json start = json::parse(text("lab-results/runs/imbalance/slow-rank-0.0.json"));
   EXPECT_EQ(start.at("ranks").size(), 2U);
   EXPECT_TRUE(start.at("lost_share").is_number());
 }
@@ -338,14 +314,12 @@ vary: dim 64 to 64
 {{amdahl.linear}}
 )");
   file("names.csv", "Õie Ž\n");
-  const ProcessResult made =
-      run({"class", "new", "ranks.md", "--students", "names.csv", "--quick", "--machine", card()});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const ProcessResult made = succeeded(
+      run({"class", "new", "ranks.md", "--students", "names.csv", "--quick", "--machine", card()}));
   const std::filesystem::path student = folder() / "class/students/Õie Ž";
   const ProcessResult measured =
-      run_process({"sh", "run.sh", "--starts", "1", "--device", "cpu", "--card", card()},
-                  {.working_directory = student, .variables = {"MLP_LAB=" MLP_LAB}});
-  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+      succeeded(run_process({"sh", "run.sh", "--starts", "1", "--device", "cpu", "--card", card()},
+                            {.working_directory = student, .variables = {"MLP_LAB=" MLP_LAB}}));
   const std::vector<std::string> planned =
       first_match(measured.err, "mlp_lab: note: ([0-9]+) starts are planned, about 1 min\n");
   ASSERT_FALSE(planned.empty()) << measured.err;
@@ -357,11 +331,10 @@ vary: dim 64 to 64
   EXPECT_EQ(std::to_string(made_starts), planned[1]) << "with what only the answer needs";
   EXPECT_TRUE(std::filesystem::exists(student / "results/runs/amdahl"));
   for (const std::string& variable : {std::string("A=B"), std::string("PATH=/nowhere")}) {
-    const ProcessResult graded = run_process(
+    const ProcessResult graded = succeeded(run_process(
         {MLP_LAB, "class", "grade", "class", "class/students", "--rerun", "--machine", card()},
-        {.working_directory = folder(), .variables = {variable}});
-    ASSERT_EQ(graded.exit_code, 0) << graded.err;
-    const std::string page = read_file(folder() / "class/grades/students/Õie Ž.md");
+        {.working_directory = folder(), .variables = {variable}}));
+    const std::string page = text("class/grades/students/Õie Ž.md");
     EXPECT_THAT(page, HasSubstr("| identity | 2 of 2 | Options, seed, losses and hashes of the "
                                 "records are those of the variant, and another run "))
         << variable;
@@ -376,20 +349,18 @@ TEST_F(MlpLab, PredictsWhatChangesGainAndMakesThem) {
       "--depth",    "2",        "--steps", "8",         "--delay-ms", "5"};
   std::vector<std::string> asked = {"what-if", "--card", card(), "--starts", "1"};
   asked.insert(asked.end(), command.begin(), command.end());
-  const ProcessResult predicted = run(asked);
-  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const ProcessResult predicted = succeeded(run(asked));
   EXPECT_THAT(predicted.out, AllOf(ContainsRegex("\n    --delay-ms 0 +[0-9]"),
                                    ContainsRegex("\n    --batch-size 128 +[0-9]"),
                                    ContainsRegex("\n    the injected delay +[0-9]"),
                                    Not(HasSubstr("measured gain")), Not(HasSubstr("Report"))));
   EXPECT_THAT(names(), UnorderedElementsAre("card.json")) << "nothing is kept";
   asked.insert(asked.begin() + 1, {"--check", "--output", "kept"});
-  const ProcessResult checked = run(asked);
-  ASSERT_EQ(checked.exit_code, 0) << checked.err;
+  const ProcessResult checked = succeeded(run(asked));
   EXPECT_THAT(checked.out,
               AllOf(HasSubstr("measured gain"), HasSubstr("Report: kept/report.html\n")));
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
-  const json results = json::parse(read_file(folder() / "kept/results.json"));
+  const json results = json::parse(text("kept/results.json"));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
   const json& section = results.at("experiments").at(0);
   EXPECT_EQ(section.at("command"),
@@ -403,16 +374,15 @@ TEST_F(MlpLab, PredictsWhatChangesGainAndMakesThem) {
   EXPECT_GT(pause->at("gain").at("median"), 1);
   EXPECT_EQ(pause->at("made_from"), "measured spans");
   EXPECT_TRUE(pause->at("measured_gain").at("median").is_number());
-  EXPECT_EQ(run({"report", "kept"}).exit_code, 0);
+  succeeded(run({"report", "kept"}));
   EXPECT_EQ(run({"what-if", "mlp_single", "--version"}).out.substr(0, 10), "mlp_single");
 }
 
 TEST_F(MlpLab, AsksWhatRanksWouldGain) {
   if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
-  const ProcessResult result =
-      run({"what-if", "--card", card(), "--starts", "1", "mpirun", "-np", "2", "build/mlp_ddp",
-           "--device", "cpu", "--dim", "32", "--depth", "2", "--steps", "8", "--slow-rank", "1:5"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = succeeded(run(
+      {"what-if", "--card", card(), "--starts", "1", "mpirun", "-np", "2", "build/mlp_ddp",
+       "--device", "cpu", "--dim", "32", "--depth", "2", "--steps", "8", "--slow-rank", "1:5"}));
   EXPECT_THAT(result.out, AllOf(ContainsRegex("\n    --slow-rank 1:0 +[0-9]"),
                                 ContainsRegex("\n    --scheme factor +[0-9]"),
                                 HasSubstr("Refused: --update 'fused': ")));
@@ -425,10 +395,8 @@ TEST_F(MlpLab, ComparesWithPyTorchOnTheSameDevice) {
     GTEST_SKIP() << python << " has no PyTorch (Debian: python3-torch)";
   }
   const ProcessResult result =
-      run_process({MLP_LAB, "run", "pytorch", "--python", python, "--quick", "--starts", "1",
-                   "--device", "cpu", "--card", card()},
-                  {.working_directory = folder()});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+      succeeded(execute({MLP_LAB, "run", "pytorch", "--python", python, "--quick", "--starts", "1",
+                         "--device", "cpu", "--card", card()}));
   EXPECT_THAT(result.out, HasSubstr("    one device "));
   EXPECT_THAT(result.out, HasSubstr("    DDP on two ranks "));
   EXPECT_THAT(result.out, HasSubstr("their losses agree step by step."));
@@ -436,8 +404,7 @@ TEST_F(MlpLab, ComparesWithPyTorchOnTheSameDevice) {
 }
 
 TEST_F(MlpLab, CalculatesAmdahlsLaw) {
-  const ProcessResult result = run({"amdahl", "--serial", "0.1", "--ranks", "1,4"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = succeeded(run({"amdahl", "--serial", "0.1", "--ranks", "1,4"}));
   EXPECT_EQ(result.out,
             "Calculated, by Amdahl's law: speed-up = 1 / (s + (1 - s) / n), where s, the serial "
             "share, is 10 %.\n"
@@ -452,20 +419,18 @@ TEST_F(MlpLab, RefusesBadInputInOneLineBeforeItMeasuresOrWrites) {
   std::filesystem::create_symlink(MLP_LAB, folder() / "link");
   std::filesystem::create_hard_link(file("run.json", ""), folder() / "twin.json");
   ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
-  expect_refused(bad_inputs("The lab (mlp_lab)"), folder(), [this](const BadInput& bad) {
-    return run_process(command_of(MLP_LAB, bad), {.working_directory = folder()});
-  });
+  expect_refused(bad_inputs("The lab (mlp_lab)"), folder(),
+                 [this](const BadInput& bad) { return execute(command_of(MLP_LAB, bad)); });
   EXPECT_THAT(names(), UnorderedElementsAre("link", "fifo.json", "run.json", "twin.json",
                                             "lab-results", "pair"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }
 
 TEST_F(MlpLab, MeasuresNothingForABlankSheet) {
-  const ProcessResult blank = run({"sheet", "homework1", "--blank"});
-  ASSERT_EQ(blank.exit_code, 0) << blank.err;
+  const ProcessResult blank = succeeded(run({"sheet", "homework1", "--blank"}));
   EXPECT_EQ(blank.err, "");
   EXPECT_THAT(blank.out, HasSubstr("| 4 |  |  |  |  |\n"));
-  EXPECT_THAT(blank.out, testing::EndsWith("Sheet: ./homework1-blank.md\n"));
+  EXPECT_THAT(blank.out, EndsWith("Sheet: ./homework1-blank.md\n"));
   EXPECT_THAT(names(), UnorderedElementsAre("homework1-blank.md", "homework1-blank.html"));
 }
 
@@ -475,14 +440,14 @@ TEST_F(MlpLab, FillsInATeachersOwnSheet) {
       "--- |\n| {{warmup.from-start.batch}} |\n\n"
       "> {{simulated.warmup.from-start.model}}\n";
   const std::string own = file("mine.md", text).string();
-  const ProcessResult result = run({"sheet", own, "--quick", "--starts", "1", "--device", "cpu",
-                                    "--card", card(), "--key", "--machine", "t4"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result =
+      succeeded(run({"sheet", own, "--quick", "--starts", "1", "--device", "cpu", "--card", card(),
+                     "--key", "--machine", "t4"}));
   EXPECT_THAT(result.out, HasSubstr("# Mine\n\nAs run: 1 x 20\n"));
   EXPECT_THAT(result.out, HasSubstr("| A |\n| --- |\n| 64 |\n\n> 8192 x 6\n"));
   EXPECT_THAT(result.out, HasSubstr("\n\nChecklist: ["));
   EXPECT_THAT(result.out, HasSubstr("; [ ] repeats: 1 start of 15 steps\n"));
-  EXPECT_THAT(result.out, testing::EndsWith("Sheet: lab-results/mine-key.md\n"));
+  EXPECT_THAT(result.out, EndsWith("Sheet: lab-results/mine-key.md\n"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "lab-results/mine-key.html"));
   const ProcessResult script =
       run({"sheet", own, "--quick", "--starts", "1", "--device", "cpu", "--card", card(),
@@ -491,32 +456,30 @@ TEST_F(MlpLab, FillsInATeachersOwnSheet) {
   EXPECT_THAT(read_file(folder() / "mine.sh"), HasSubstr("\n#SBATCH --time=16\n"));
   const ProcessResult later = run_process(
       {"sh", "mine.sh"}, {.working_directory = folder(), .variables = {"MLP_LAB=" MLP_LAB}});
-  EXPECT_THAT(later.out, testing::EndsWith("Sheet: it's later/mine.md\n")) << later.err;
+  EXPECT_THAT(later.out, EndsWith("Sheet: it's later/mine.md\n")) << later.err;
   const ProcessResult again = run({"sheet", own, "--output", folder().string()});
-  EXPECT_EQ(again.exit_code, 78);
-  EXPECT_THAT(again.err, HasSubstr("mlp_lab sheet reads this file, which would be lost"));
+  EXPECT_THAT(again, Fails(78, HasSubstr("mlp_lab sheet reads this file, which would be lost")));
   const std::string known = run({"sheet", "--names"}).out;
-  EXPECT_THAT(known, testing::ContainsRegex("\n  data-parallel +gain proportion moving load "));
+  EXPECT_THAT(known, ContainsRegex("\n  data-parallel +gain proportion moving load "));
   EXPECT_THAT(known, HasSubstr("\n  checklist  "));
 }
 
 TEST_F(MlpLab, IsInstalledWithItsSheetsAndCards) {
   const std::string there = (folder() / "installed").string();
   const ProcessResult installed =
-      run_process({CMAKE, "--install", BARESTEP_BUILD, "--prefix", there});
-  ASSERT_EQ(installed.exit_code, 0) << installed.err;
+      succeeded(run_process({CMAKE, "--install", BARESTEP_BUILD, "--prefix", there}));
   const std::filesystem::path sheets = folder() / "installed/share/barestep/sheets";
   ASSERT_TRUE(std::filesystem::exists(sheets / "practical3.md"));
   write_file(sheets / "mine.md", "# Mine {{simulated.data-parallel.devices-2.split}}\n");
   const auto run_there = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), there + "/bin/mlp_lab");
-    return run_process(arguments, {.working_directory = folder()});
+    return execute(arguments);
   };
   EXPECT_THAT(run_there({"sheet", "mine"}).out, HasSubstr("# Mine 32/32\n"))
       << "a sheet that only this folder has";
   std::filesystem::rename(sheets.parent_path() / "cards/t4.json",
                           sheets.parent_path() / "cards/own.json");
-  EXPECT_EQ(run_there({"predict", "--machine", "own", "--ranks", "1"}).exit_code, 0);
+  succeeded(run_there({"predict", "--machine", "own", "--ranks", "1"}));
 }
 
 /// The microseconds of the first match of a pattern with "12.345" and "us" or "ms".
@@ -530,13 +493,12 @@ double microseconds_in(const std::string& text, const std::string& pattern) {
 TEST_F(MlpLab, AddsUpTheRegionThatProfilePhasesPrints) {
   const std::string mlp_single = std::filesystem::path(MLP_LAB).parent_path() / "mlp_single";
   constexpr int kSteps = 5;
-  const ProcessResult run = run_process(
+  const ProcessResult run = succeeded(run_process(
       {mlp_single, "--dim", "64", "--depth", "2", "--device", "cpu", "--steps", "10", "--profile",
        "--profile-steps", "5:10", "--profile-phases", "forward,loss,backward", "--trace", "t.json"},
-      {.working_directory = folder()});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+      {.working_directory = folder()}));
   double all_us = 0, products_us = 0;
-  for (const OpTime& op : op_times_of_trace(read_file(folder() / "t.json"), "t.json")) {
+  for (const OpTime& op : op_times_of_trace(text("t.json"), "t.json")) {
     if (op.phase != "forward" && op.phase != "loss" && op.phase != "backward") continue;
     all_us += 1e6 * kSteps * op.seconds;
     if (op.name == "gemm") products_us += 1e6 * kSteps * op.seconds;
@@ -553,10 +515,9 @@ TEST_F(MlpLab, PrintsASheetToOnePdf) {
       0) {
     GTEST_SKIP() << "neither Chromium nor WeasyPrint";
   }
-  const ProcessResult blank = run({"sheet", "practical3", "--blank", "--pdf"});
-  ASSERT_EQ(blank.exit_code, 0) << blank.err;
-  EXPECT_THAT(blank.out, testing::EndsWith("Sheet: ./practical3-blank.pdf\n"));
-  EXPECT_THAT(read_file(folder() / "practical3-blank.pdf"), testing::StartsWith("%PDF-"));
+  const ProcessResult blank = succeeded(run({"sheet", "practical3", "--blank", "--pdf"}));
+  EXPECT_THAT(blank.out, EndsWith("Sheet: ./practical3-blank.pdf\n"));
+  EXPECT_THAT(text("practical3-blank.pdf"), StartsWith("%PDF-"));
 }
 
 TEST_F(MlpLab, PrintsByWeasyPrintWhereNoBrowserIs) {
@@ -564,20 +525,18 @@ TEST_F(MlpLab, PrintsByWeasyPrintWhereNoBrowserIs) {
       run_process({"/bin/sh", "-c", "command -v weasyprint | tr -d '\\n'"}).out;
   if (found.empty()) GTEST_SKIP() << "no WeasyPrint";
   std::filesystem::create_symlink(found, folder() / "weasyprint");
-  const ProcessResult blank = run_process({"/usr/bin/env", "PATH=" + folder().string(), MLP_LAB,
-                                           "sheet", "practical3", "--blank", "--pdf"},
-                                          {.working_directory = folder()});
-  ASSERT_EQ(blank.exit_code, 0) << blank.err;
-  EXPECT_THAT(read_file(folder() / "practical3-blank.pdf"), testing::StartsWith("%PDF-"));
+  const ProcessResult blank =
+      succeeded(execute({"/usr/bin/env", "PATH=" + folder().string(), MLP_LAB, "sheet",
+                         "practical3", "--blank", "--pdf"}));
+  EXPECT_THAT(text("practical3-blank.pdf"), StartsWith("%PDF-"));
 }
 
 TEST_F(MlpLab, HandsOnWhatAPrinterSays) {
   const auto error_of = [&](const std::string& printer) {
     const std::filesystem::path path = file("weasyprint", "#!/bin/sh\n" + printer + "\n");
     ::chmod(path.c_str(), 0755);
-    const ProcessResult result = run_process({"/usr/bin/env", "PATH=" + folder().string(), MLP_LAB,
-                                              "sheet", "practical3", "--blank", "--pdf"},
-                                             {.working_directory = folder()});
+    const ProcessResult result = execute({"/usr/bin/env", "PATH=" + folder().string(), MLP_LAB,
+                                          "sheet", "practical3", "--blank", "--pdf"});
     EXPECT_EQ(result.exit_code, 74);
     return result.err;
   };
@@ -589,10 +548,10 @@ TEST_F(MlpLab, HandsOnWhatAPrinterSays) {
 }
 
 TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
-  const ProcessResult result = run({"card", "--quick", "--device", "cpu", "--output", "here.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result =
+      succeeded(run({"card", "--quick", "--device", "cpu", "--output", "here.json"}));
   EXPECT_EQ(result.out, "Card: here.json\n");
-  const json card = json::parse(read_file(folder() / "here.json"));
+  const json card = json::parse(text("here.json"));
   for (const json& load : card.at("loads")) {
     EXPECT_GE(load.at("launch_s"), 0);
     EXPECT_GT(load.at("rates").size(), 30U);
@@ -603,23 +562,21 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
     EXPECT_GT(rates["relu_grad"], 2);
     EXPECT_EQ(rates["relu_grad with sums"], rates["relu_grad"]);
   }
-  const ProcessResult predicted = run({"predict", "--machine", "here.json", "--dim", "256"});
-  EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
+  const ProcessResult predicted =
+      succeeded(run({"predict", "--machine", "here.json", "--dim", "256"}));
   EXPECT_THAT(predicted.out, HasSubstr("Simulated: ddp, 256 x 6, batch 64, on this machine, "));
 }
 
 TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
-  const ProcessResult result = run({"predict", "--machine", "h100-infiniband", "--ranks",
-                                    "1024,8,1,8", "--batch-size", "1024", "--rates"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = succeeded(run({"predict", "--machine", "h100-infiniband", "--ranks",
+                                              "1024,8,1,8", "--batch-size", "1024", "--rates"}));
   EXPECT_THAT(result.out, HasSubstr("  Simulated: 8 ranks would train fastest"));
   EXPECT_THAT(result.out, HasSubstr("\n    1024  "));
   EXPECT_THAT(result.out, ContainsRegex("\n  device.flops_per_s +52.0 TFLOP/s  assumed, as H200"));
   EXPECT_THAT(result.out, ContainsRegex("\n  network.all_reduce of 16 ranks .* 2 x 8 H100"));
   const ProcessResult devices =
-      run({"predict", "--machine", "h200-nvlink", "--ranks", "1,4,8", "--scheme", "data-parallel",
-           "--precision", "tf32", "--delay-ms", "2.5"});
-  EXPECT_EQ(devices.exit_code, 0) << devices.err;
+      succeeded(run({"predict", "--machine", "h200-nvlink", "--ranks", "1,4,8", "--scheme",
+                     "data-parallel", "--precision", "tf32", "--delay-ms", "2.5"}));
   EXPECT_THAT(devices.out, HasSubstr("Simulated: data-parallel, 8192 x 6, batch 64, --precision "
                                      "tf32 --delay-ms 2.5, on 8 x H200, NVLink"));
   EXPECT_THAT(devices.out, ContainsRegex("\n    4 +broadcast  363 GB/s with 8.00 GiB"));
@@ -630,64 +587,55 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
 }
 
 TEST_F(MlpLab, PredictsAUsualMachineInAFewLines) {
-  const ProcessResult result = run({"predict"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, testing::StartsWith("  Simulated: more ranks do not help here: of the "));
+  const ProcessResult result = succeeded(run({"predict"}));
+  EXPECT_THAT(result.out, StartsWith("  Simulated: more ranks do not help here: of the "));
   EXPECT_THAT(result.out, HasSubstr(", on 8 x H200, NVLink\n"));
-  EXPECT_THAT(result.out,
-              testing::EndsWith("  Machine: h200-nvlink. --machine names another; --rates "
-                                "shows its rates.\n"));
+  EXPECT_THAT(result.out, EndsWith("  Machine: h200-nvlink. --machine names another; --rates "
+                                   "shows its rates.\n"));
   EXPECT_LT(std::ranges::count(result.out, '\n'), 25);
 }
 
 TEST_F(MlpLab, PlansAMeshForTheMemoryOfItsRanks) {
-  const ProcessResult result = run({"plan", "--ranks", "8", "--memory", "2GiB"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = succeeded(run({"plan", "--ranks", "8", "--memory", "2GiB"}));
   EXPECT_THAT(result.out, HasSubstr("Simulated: 8 ranks train fastest as ddp, one copy on 8 tensor "
                                     "ranks: 1.1 ms a step, "));
   EXPECT_THAT(result.out, HasSubstr("Simulated: meshes, those that fit and the fastest of them "
                                     "first\n    scheme  copies  stages  tensor ranks  "));
   EXPECT_THAT(result.out, ContainsRegex("\n    ddp +1 +1 +8 +1.1 ms .* 817.42 MiB +yes\n"));
   const ProcessResult deep =
-      run({"plan", "--ranks", "4", "--memory", "16GiB", "--machine", "a100-nvlink", "--dim", "1024",
-           "--depth", "8", "--batch-size", "4096", "--precision", "bf16", "--recompute", "2",
-           "--activation", "tanh"});
-  EXPECT_EQ(deep.exit_code, 0) << deep.err;
+      succeeded(run({"plan", "--ranks", "4", "--memory", "16GiB", "--machine", "a100-nvlink",
+                     "--dim", "1024", "--depth", "8", "--batch-size", "4096", "--precision", "bf16",
+                     "--recompute", "2", "--activation", "tanh"}));
   EXPECT_THAT(deep.out, HasSubstr("A stage on each rank is refused for this model on 4 ranks."));
 }
 
 TEST_F(MlpLab, AnswersAQuestionOfAProgram) {
   const std::string options = R"("ranks": 2, "options": {"dim": "512", "batch-size": "64"}})";
   write_file(folder() / "q.json", R"({"card": "h200-nvlink", )" + options);
-  const ProcessResult named = run({"explore", "--question", "q.json"});
-  EXPECT_EQ(named.exit_code, 0) << named.err;
+  const ProcessResult named = succeeded(run({"explore", "--question", "q.json"}));
   const auto answer = nlohmann::json::parse(named.out);
   EXPECT_GT(answer.at("step_s").get<double>(), 0);
   EXPECT_EQ(answer.at("speed_ups").size(), 4U) << "1, 2, 4 and 8 ranks";
   write_file(folder() / "q.json", R"({"card": "h200-nvlnik", )" + options);
   const ProcessResult misspelled = run({"explore", "--question", "q.json"});
-  EXPECT_EQ(misspelled.exit_code, 2);
-  EXPECT_THAT(misspelled.err, HasSubstr("did you mean 'h200-nvlink'?"));
+  EXPECT_THAT(misspelled, Fails(2, HasSubstr("did you mean 'h200-nvlink'?")));
   write_file(folder() / "q.json", "{");
   EXPECT_EQ(run({"explore", "--question", "q.json"}).exit_code, 65);
 }
 
 TEST_F(MlpLab, PrintsPublishedNumbersBesideOurs) {
-  const ProcessResult result = run({"validate"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = succeeded(run({"validate"}));
   EXPECT_THAT(result.out, HasSubstr("| -3453.6123 | -3453.6 | reproduced | https://github.com/"));
 }
 
 TEST_F(MlpLab, FindsItsFilesWhereProcIsNotMounted) {
   if (kAddressSanitized) GTEST_SKIP() << "LeakSanitizer reads /proc";
   const auto without_proc = [&](const std::string& command) {
-    return run_process({"/usr/bin/unshare", "-rm", "/bin/sh", "-c",
-                        "mount -t tmpfs none /proc && exec " + command},
-                       {.working_directory = folder()});
+    return execute({"/usr/bin/unshare", "-rm", "/bin/sh", "-c",
+                    "mount -t tmpfs none /proc && exec " + command});
   };
   if (without_proc("true").exit_code != 0) GTEST_SKIP() << "this machine allows no mounts";
-  const ProcessResult result = without_proc(std::string(MLP_LAB) + " validate");
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult result = succeeded(without_proc(std::string(MLP_LAB) + " validate"));
   EXPECT_EQ(result.out, run({"validate"}).out);
 }
 

@@ -1,23 +1,17 @@
 #include "lab/predict/machine_card.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
-
-#include <algorithm>
-#include <map>
-#include <string>
 
 #include "lab/study/rank_bench.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
 
 /// The others only learn that a rank has failed.
 TEST(MeasureOnRanks, ReportsTheErrorOfTheRankThatFailed) {
@@ -140,12 +134,12 @@ TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
     EXPECT_EQ(card.stated.size(), figures.at(name)) << name;
     EXPECT_GE(card.device_bytes, std::int64_t{16} << 30) << name;
     for (const StatedRate& each : card.stated) {
-      EXPECT_THAT(each.name, testing::ContainsRegex("^(device|node|network)\\.[a-z0-9_]+")) << name;
-      EXPECT_THAT(each.value, testing::ContainsRegex("^[0-9]")) << each.name;
+      EXPECT_THAT(each.name, ContainsRegex("^(device|node|network)\\.[a-z0-9_]+")) << name;
+      EXPECT_THAT(each.value, ContainsRegex("^[0-9]")) << each.name;
       EXPECT_FALSE(each.source.empty()) << each.name;
       // A page may change, but a commit's contents are fixed.
-      EXPECT_THAT(each.source, testing::AnyOf(testing::Not(HasSubstr("github.com")),
-                                              testing::ContainsRegex("/blob/[0-9a-f]{8}/")))
+      EXPECT_THAT(each.source,
+                  AnyOf(Not(HasSubstr("github.com")), ContainsRegex("/blob/[0-9a-f]{8}/")))
           << each.name;
     }
   }

@@ -1,9 +1,5 @@
 #include "lab/made_up.h"
 
-#include <array>
-#include <sstream>
-#include <utility>
-
 #include "options/options.h"
 
 namespace barestep {

@@ -1,12 +1,8 @@
 // Simulated measurements, to test what experiments conclude from them.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "lab/study/experiment.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,22 +1,13 @@
 #include "lab/predict/mesh_search.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "core/plan.h"
 #include "lab/made_up.h"
 #include "lab/predict/workload.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr std::int64_t kGib = 1 << 30;
 
@@ -66,10 +57,8 @@ TEST(MeshSearch, TriesEverySchemeAndCutThatTheTrainerAccepts) {
                           "zero1, 2 copies on 2 stages, 1f1b with 2 micro-batches",
                           "ddp, one copy on 2 stages of 2 tensor ranks, 1f1b with 4 "
                           "micro-batches"}));
-  EXPECT_THAT(texts, testing::Not(testing::Contains(HasSubstr("factor, 2 copies"))))
-      << "which cuts no layers";
-  EXPECT_THAT(texts, testing::Not(testing::Contains(HasSubstr("zero1, one copy"))))
-      << "which shares nothing";
+  EXPECT_THAT(texts, Not(Contains(HasSubstr("factor, 2 copies")))) << "which cuts no layers";
+  EXPECT_THAT(texts, Not(Contains(HasSubstr("zero1, one copy")))) << "which shares nothing";
 }
 
 /// Simulates those too.
@@ -123,7 +112,7 @@ TEST(BestMesh, TurnsRoundWithTheBatchAndTheMemory) {
   EXPECT_THAT(best("--batch-size 65536", 64 * kGib)[1],
               HasSubstr("Sharing only the batch is fastest: "));
   const auto deep = best("--depth 24", 4 * kGib);
-  EXPECT_THAT(deep[0], testing::ContainsRegex("; one would need 2[0-9.]+ GiB and does not fit\\."));
+  EXPECT_THAT(deep[0], ContainsRegex("; one would need 2[0-9.]+ GiB and does not fit\\."));
   EXPECT_THAT(deep[1], HasSubstr("Sharing only the batch would not fit: "));
 }
 

@@ -1,9 +1,5 @@
 #include "lab/opposites.h"
 
-#include <cmath>
-#include <iterator>
-#include <tuple>
-
 namespace barestep {
 
 MadeUpStep divided(int ranks) {

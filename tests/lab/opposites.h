@@ -2,10 +2,8 @@
 // its findings for each.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "lab/made_up.h"
+#include "support/testing.h"
 
 namespace barestep {
 

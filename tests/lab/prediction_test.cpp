@@ -1,39 +1,22 @@
 #include "lab/predict/prediction.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <map>
-#include <memory>
-#include <numeric>
-#include <set>
-#include <span>
-#include <string>
-#include <utility>
-
 #include "core/program.h"
 #include "core/rank_checker.h"
 #include "lab/made_up.h"
 #include "lab/predict/machine_card.h"
-#include "lab/predict/reach.h"
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/study/experiment.h"
 #include "lab/study/prediction_errors.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 #include "train/pass_schedule.h"
 #include "train/schedule.h"
 
 namespace barestep {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
+const MachineCard kH200 = load_card("h200-nvlink");
 
 /// A second for each product, and for each large sum of gradients as many as given.
 std::function<double(const Node&)> seconds_of_sums(double sum_s) {
@@ -190,8 +173,7 @@ TEST(JointSimulator, BeginsAnExchangeWhenBothStagesHaveReachedIt) {
     }
   }
   EXPECT_EQ(met[0], met[1]);
-  EXPECT_THAT(met[0],
-              testing::ElementsAre(std::pair(1.0, 1.5), std::pair(4.5, 5.0), std::pair(8.0, 8.5)));
+  EXPECT_THAT(met[0], ElementsAre(std::pair(1.0, 1.5), std::pair(4.5, 5.0), std::pair(8.0, 8.5)));
   EXPECT_DOUBLE_EQ(steps[0].step_s, 10.5);
 }
 
@@ -323,8 +305,7 @@ TEST(OpRates, TellProductsApartByTheirOperands) {
     EXPECT_EQ(size.width, 128);
     EXPECT_NEAR(size.work, 2.0 * 32 * 128 * 128, 2 * 32 * 128) << "and bias, ReLU";
   }
-  EXPECT_THAT(products,
-              testing::ElementsAre("gemm nt", "gemm nt", "gemm tn", "gemm nn", "gemm tn"));
+  EXPECT_THAT(products, ElementsAre("gemm nt", "gemm nt", "gemm tn", "gemm nn", "gemm tn"));
 }
 
 // Training includes the gradient of the bias in that of ReLU; cards of before have only the latter.
@@ -373,7 +354,7 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
   EXPECT_EQ(card.load_of(1, 1), &card.loads[1]);
   EXPECT_EQ(card.load_of(4, 1), &card.loads[2]);
   EXPECT_EQ(card.load_of(2, 3), &card.loads[2]);
-  EXPECT_EQ(load_card("h200-nvlink").load_of(2, 0), nullptr);
+  EXPECT_EQ(kH200.load_of(2, 0), nullptr);
   const double flops = 5 * 2.0 * 64 * 1024 * 1024;  // for two layers
   const Workload one = made_up_workload(1024, 2);
   EXPECT_NEAR(predicted_run(one, card).step_s, flops / 100e9 + 1e-3, 1e-5);
@@ -519,11 +500,10 @@ TEST(MeasuredMachines, PriceAnUpdateAsThatOfTheOnlyDeviceAtWork) {
 
 // Each link carries 2 (N - 1) / N of the bytes in and out, one after the other on a single lane.
 TEST(Simulator, LetsServersBeginWhileOthersAreServed) {
-  const MachineCard h200 = load_card("h200-nvlink");
   const SimulatedStep step =
-      predicted_step(asked("--batch-size 512 --scheme server --servers 8"), h200, 8);
+      predicted_step(asked("--batch-size 512 --scheme server --servers 8"), kH200, 8);
   const double model_bytes = 4.0 * 6 * (8192.0 * 8192 + 8192);
-  const double each_s = exchange_s(h200, ExchangeKind::kSendReceive, model_bytes / 8, 2);
+  const double each_s = exchange_s(kH200, ExchangeKind::kSendReceive, model_bytes / 8, 2);
   EXPECT_LT(step.account[Part::kExposedCommunication], 2 * 0.6 * 8 * 7 * each_s)
       << "without a second server at work, it takes 8 times 7 exchanges in and out";
 }
@@ -591,14 +571,14 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
   EXPECT_NEAR(summary.value().worst_error, 0.37, 1e-3);
   EXPECT_NEAR(summary.value().p90_error, 0.05 + 0.9 * 0.32, 2e-3);
   const Findings findings = prediction_findings({&results});
-  EXPECT_THAT(sentences_of(findings),
-              testing::AllOf(
-                  HasSubstr("The simulation's median error over 2 distinct predictions within the "
-                            "cores is 21.0 % (goal"),
-                  HasSubstr("1 prediction is off by more than a tenth; the part with the largest "
-                            "error is backward in 1 of them."),
-                  HasSubstr("1 prediction beyond the cores is shown"),
-                  HasSubstr("The 90th percentile of the errors is 33.8 %, the worst 37.0 %.")));
+  EXPECT_THAT(
+      sentences_of(findings),
+      AllOf(HasSubstr("The simulation's median error over 2 distinct predictions within the "
+                      "cores is 21.0 % (goal"),
+            HasSubstr("1 prediction is off by more than a tenth; the part with the largest "
+                      "error is backward in 1 of them."),
+            HasSubstr("1 prediction beyond the cores is shown"),
+            HasSubstr("The 90th percentile of the errors is 33.8 %, the worst 37.0 %.")));
   EXPECT_THAT(findings.tables.front().rows,
               ElementsAre(ElementsAre("ddp", "2", "21.0 %", "33.8 %", "37.0 %", "-")));
   const auto& cases = findings.tables.back().rows;
@@ -933,12 +913,11 @@ TEST(Products, TakeAboutAsLongAsPublishedOnes) {
 
 // A row more never costs much more than its share, and a batch twice as large takes longer.
 TEST(Products, GrowWithTheBatchWithoutCliffs) {
-  const MachineCard h200 = load_card("h200-nvlink");
   for (const std::int64_t width : {1024, 8192}) {
     const auto seconds = [&](std::int64_t rows) {
       const ProductSize size{rows, width, width};
-      return h200.launch_s + 2.0 * static_cast<double>(rows * width * width) / h200.flops_per_s /
-                                 product_share(size, h200.flops_per_s, h200);
+      return kH200.launch_s + 2.0 * static_cast<double>(rows * width * width) / kH200.flops_per_s /
+                                  product_share(size, kH200.flops_per_s, kH200);
     };
     for (std::int64_t rows = 128; rows <= 1024; rows += 16) {
       EXPECT_LT(seconds(rows + 16), 1.35 * seconds(rows)) << rows << " rows of " << width;
@@ -948,7 +927,7 @@ TEST(Products, GrowWithTheBatchWithoutCliffs) {
     }
   }
   const auto forward_s = [&](std::int64_t batch) {
-    return predicted_step(asked(fmt::format("--dim 1024 --batch-size {}", batch)), h200, 1)
+    return predicted_step(asked(fmt::format("--dim 1024 --batch-size {}", batch)), kH200, 1)
         .account[Part::kForward];
   };
   EXPECT_GT(forward_s(512), 1.4 * forward_s(256));
@@ -979,15 +958,14 @@ TEST(Products, AreFasterInTf32UnlessTheyUpdateToo) {
 }
 
 TEST(SlowRanks, HoldUpAllAndShowOnRank0AsCommunication) {
-  const MachineCard h200 = load_card("h200-nvlink");
   Workload workload = on_gpus(SchemeKind::kDdp, 4);
-  const SimulatedStep even = predicted_run(workload, h200);
+  const SimulatedStep even = predicted_run(workload, kH200);
   workload.config.injected.slow_rank = SlowRank{.rank = 0, .delay_ms = 10};
-  const SimulatedStep own = predicted_run(workload, h200);
+  const SimulatedStep own = predicted_run(workload, kH200);
   EXPECT_NEAR(own.account[Part::kInjected], 0.010, 1e-4);
   EXPECT_NEAR(own.step_s, even.step_s + 0.010, 1e-4);
   workload.config.injected.slow_rank->rank = 3;
-  const SimulatedStep other = predicted_run(workload, h200);
+  const SimulatedStep other = predicted_run(workload, kH200);
   EXPECT_NEAR(other.account[Part::kInjected], 0, 1e-4);
   EXPECT_NEAR(other.step_s, own.step_s, 1e-6);
   EXPECT_NEAR(other.account[Part::kExposedCommunication],
@@ -1006,11 +984,10 @@ std::vector<double> drawn_s(int rank, double max_s, int steps = 20) {
 }
 
 TEST(Jitter, HoldsUpRanksForTheLongestPauseOfEachStep) {
-  const MachineCard h200 = load_card("h200-nvlink");
   Workload workload = on_gpus(SchemeKind::kDdp, 4);
-  const SimulatedStep even = predicted_run(workload, h200);
+  const SimulatedStep even = predicted_run(workload, kH200);
   workload.config.injected.jitter_ms = 10;
-  const SimulatedStep jitters = predicted_run(workload, h200);
+  const SimulatedStep jitters = predicted_run(workload, kH200);
   double own_s = 0, longest_s = 0;
   for (std::size_t step = 0; step < 15; ++step) {
     double max_s = 0;
@@ -1025,7 +1002,7 @@ TEST(Jitter, HoldsUpRanksForTheLongestPauseOfEachStep) {
               even.account[Part::kExposedCommunication] + longest_s - own_s, 1e-4);
   // A pause that all ranks are told to make too.
   workload.config.injected.delay_ms = 5;
-  EXPECT_NEAR(predicted_run(workload, h200).step_s, jitters.step_s + 0.005, 1e-6);
+  EXPECT_NEAR(predicted_run(workload, kH200).step_s, jitters.step_s + 0.005, 1e-6);
 }
 
 TEST(Jitter, OfLocalSgdCountsByRounds) {
@@ -1072,14 +1049,13 @@ TEST(MeasuredMachines, TakeTheUpdateThatTheTrainersTrialFindsFaster) {
 }
 
 TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
-  const MachineCard h200 = load_card("h200-nvlink");
   const Workload workload = on_gpus(SchemeKind::kDataParallel, 2);
   const WorkloadPrograms programs(workload);
   int copies = 0;
   for (const Node& node : programs.step().nodes()) {
     if (node.lane != Lane::kComm || label_of(node.op) != "copy") continue;
     ++copies;
-    EXPECT_DOUBLE_EQ(node_s(programs.step(), node, h200, {.mesh = Mesh::of_data(0, 2)}),
+    EXPECT_DOUBLE_EQ(node_s(programs.step(), node, kH200, {.mesh = Mesh::of_data(0, 2)}),
                      3e-6 + 32.0 * 8192 * 4 / 376e9);
   }
   EXPECT_EQ(copies, 3) << "samples out, outputs in, their gradient out";
@@ -1089,8 +1065,7 @@ TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
 TEST(DataParallelOnGpus, ShareTheLinkTheyCopyFrom) {
   const Workload workload = on_gpus(SchemeKind::kDataParallel, 8);
   const WorkloadPrograms programs(workload);
-  const MachineCard h200 = load_card("h200-nvlink");
-  const SimulatedStep step = predicted_run(workload, h200);
+  const SimulatedStep step = predicted_run(workload, kH200);
   double first = 0, last = 0;
   for (std::size_t i = 0; i < step.spans.size(); ++i) {
     const Node& node = programs.step().nodes()[i];
@@ -1196,19 +1171,17 @@ TEST(Links, CarryNoStepFasterThanTheyCan) {
 
 // The parameters go to the second GPU and the gradients come back, 1.61 GB each way at 363 GB/s.
 TEST(Predictions, MoveEveryByteOfDataParallelOverTheLink) {
-  const MachineCard h200 = load_card("h200-nvlink");
   const barestep::Run model = asked("--scheme data-parallel");
-  const SimulatedStep two = predicted_step(model, h200, 2);
+  const SimulatedStep two = predicted_step(model, kH200, 2);
   EXPECT_NEAR(two.account[Part::kExposedCommunication], 2 * 4 * 402'702'336.0 / 363e9, 1e-4);
   // 2.63 ms of Adam, 1.13 and 0.70 ms of backward and forward with 32 rows.
   EXPECT_NEAR(two.step_s, (8.87 + 2.63 + 1.13 + 0.70) * 1e-3, 0.2e-3);
-  EXPECT_NEAR(predicted_step(model, h200, 1).step_s / two.step_s, 0.43, 0.01);
+  EXPECT_NEAR(predicted_step(model, kH200, 1).step_s / two.step_s, 0.43, 0.01);
 }
 
 TEST(Predictions, AgreeWithCalculationsByHand) {
   // 402,702,336 parameters at 4.3 TB/s: Adam moves 28 bytes per parameter.
-  const MachineCard h200 = load_card("h200-nvlink");
-  const SimulatedStep one = predicted_step({}, h200, 1);
+  const SimulatedStep one = predicted_step({}, kH200, 1);
   EXPECT_NEAR(one.account[Part::kOptimizer], 28 * 402'702'336.0 / 4.3e12, 1e-5);
   // 51.5 GFLOP at 52 TFLOP/s, on 128 of 132 multiprocessors: 64 x 8192 numbers are 32 tiles of 64 x
   // 256, which load 1/16 more than tiles of 128 x 128, each with its sums in four pieces. Adding
@@ -1251,17 +1224,16 @@ MachineCard with_fast_links() {
 }
 
 TEST(Predictions, TurnRoundWithTheMachine) {
-  const MachineCard h200 = load_card("h200-nvlink");
   const MachineCard fast = with_fast_links();
-  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).timed.front().text,
+  EXPECT_THAT(predict_scaling({}, kH200, {1, 2, 4}).timed.front().text,
               HasSubstr("Simulated: more ranks do not help here: of the speed of one, 2 reach "));
-  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).timed.at(1).text,
+  EXPECT_THAT(predict_scaling({}, kH200, {1, 2, 4}).timed.at(1).text,
               MatchesRegex("Simulated: with 4 ranks, exposed communication takes [0-9]+ % of the "
                            "step\\."));
   EXPECT_THAT(predict_scaling({}, fast, {1, 2, 4}).timed.front().text,
               HasSubstr("Simulated: 4 ranks would train fastest"));
   EXPECT_THAT(
-      predict_scaling({}, h200, {1}).timed.back().text,
+      predict_scaling({}, kH200, {1}).timed.back().text,
       MatchesRegex("Simulated: at width 8192 two ranks are faster than one, by more than 1 "
                    "%, from a batch of [0-9]+; at a batch of 64 at no width up to 131072\\."));
   EXPECT_THAT(predict_scaling({}, fast, {1}).timed.back().text,
@@ -1271,7 +1243,7 @@ TEST(Predictions, TurnRoundWithTheMachine) {
   EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).timed.back().text,
               HasSubstr("The machine has one device, so two ranks cannot pay off."));
   // With such slow links, two ranks pay off at no batch.
-  MachineCard slow = h200;
+  MachineCard slow = kH200;
   slow.node.latency_s = 100;
   EXPECT_THAT(predict_scaling({}, slow, {1}).timed.back().text,
               HasSubstr("by more than 1 %, at no batch up to 1048576; at a batch of 64 at no"));
@@ -1299,7 +1271,7 @@ TEST(Predictions, SayWhatDoesNotFitInTheMemoryOfADevice) {
   cores.device_bytes = 2 * max_device_bytes(two);
   EXPECT_EQ(why_too_large(two, cores), "");
   cores.device_bytes -= 1;
-  EXPECT_THAT(why_too_large(two, cores), testing::StartsWith("2 ranks need "));
+  EXPECT_THAT(why_too_large(two, cores), StartsWith("2 ranks need "));
   card.device_bytes = 0;
   EXPECT_EQ(why_too_large(model, card), "") << "the card does not say";
 }
@@ -1349,30 +1321,27 @@ TEST(Predictions, CallATieNoGain) {
 }
 
 TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
-  const MachineCard h200 = load_card("h200-nvlink");
-  EXPECT_THAT(scheme_names(),
-              testing::ElementsAre("ddp", "zero1", "zero2", "zero3", "factor", "server",
-                                   "data-parallel", "tensor", "pipeline"));
+  EXPECT_THAT(scheme_names(), ElementsAre("ddp", "zero1", "zero2", "zero3", "factor", "server",
+                                          "data-parallel", "tensor", "pipeline"));
   std::set<double> steps;
   for (const std::string_view scheme : scheme_names()) {
     const barestep::Run model = asked(fmt::format("--scheme {}", scheme));
-    const Findings findings = predict_scaling(model, h200, {1, 4});
+    const Findings findings = predict_scaling(model, kH200, {1, 4});
     EXPECT_THAT(findings.tables.front().title,
                 HasSubstr(fmt::format("Simulated: {}, 8192 x 6, batch 64", scheme)));
     EXPECT_EQ(findings.tables.front().columns.front(),
               scheme == "data-parallel" ? "devices" : "ranks");
-    steps.insert(predicted_step(model, h200, 4).step_s);
+    steps.insert(predicted_step(model, kH200, 4).step_s);
   }
   EXPECT_EQ(steps.size(), scheme_names().size());
   // Parameters to the devices, gradients back, all through device 0, none of it hidden.
-  EXPECT_GT(predicted_step(asked("--scheme data-parallel"), h200, 4).step_s,
-            predicted_step({}, h200, 4).step_s);
+  EXPECT_GT(predicted_step(asked("--scheme data-parallel"), kH200, 4).step_s,
+            predicted_step({}, kH200, 4).step_s);
 }
 
 TEST(Predictions, TakeAnyMesh) {
-  const MachineCard h200 = load_card("h200-nvlink");
   barestep::Run model = asked("--tensor 2 --pipeline 2 --micro-batches 4");
-  const Findings findings = predict_scaling(model, h200, {1, 4, 8});
+  const Findings findings = predict_scaling(model, kH200, {1, 4, 8});
   EXPECT_EQ(findings.tables[0].title,
             "Simulated: ddp, 8192 x 6, batch 64, --pipeline 2 --micro-batches 4 --tensor 2, on 8 x "
             "H200, NVLink");
@@ -1387,23 +1356,22 @@ TEST(Predictions, TakeAnyMesh) {
                                                 "4 all_reduce of 2 tensor ranks",
                                                 "8 all_reduce of 2 data ranks"}));
   // Two copies halve the batch of each, which pays if it is large.
-  EXPECT_GT(predicted_step(model, h200, 8).step_s, predicted_step(model, h200, 4).step_s);
+  EXPECT_GT(predicted_step(model, kH200, 8).step_s, predicted_step(model, kH200, 4).step_s);
   model.config.data.batch_size = 8192;
-  EXPECT_LT(predicted_step(model, h200, 8).step_s, predicted_step(model, h200, 4).step_s);
+  EXPECT_LT(predicted_step(model, kH200, 8).step_s, predicted_step(model, kH200, 4).step_s);
   // A slow rank of stage 1 holds up stage 0, too.
-  const SimulatedStep even = predicted_step(model, h200, 4);
+  const SimulatedStep even = predicted_step(model, kH200, 4);
   model.config.injected.slow_rank = SlowRank{.rank = 3, .delay_ms = 50};
-  const SimulatedStep late = predicted_step(model, h200, 4);
+  const SimulatedStep late = predicted_step(model, kH200, 4);
   EXPECT_GE(late.step_s, even.step_s + 0.049);
   EXPECT_EQ(late.account[Part::kInjected], 0);
   EXPECT_NEAR(late.stages[1][Part::kInjected], 0.050, 1e-3);
 }
 
 TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
-  const MachineCard h200 = load_card("h200-nvlink");
   // A batch of 1048576 has more flops than 64 bits count.
   EXPECT_THAT(
-      predict_scaling(asked("--dim 300000 --batch-size 8192"), h200, {1, 2}).timed.back().text,
+      predict_scaling(asked("--dim 300000 --batch-size 8192"), kH200, {1, 2}).timed.back().text,
       MatchesRegex("Simulated: at width 300000 two ranks are faster than one, by more than "
                    "1 %, from a batch of [0-9]+; at a batch of 8192 from a width of "
                    "[0-9]+\\."));
@@ -1412,14 +1380,13 @@ TEST(Predictions, SayWhenRanksPayWhereSomeSizesCannotBeCounted) {
 TEST(Predictions, SayWhenRanksPayWhereSomeWidthsCannotBeShared) {
   // A block of width 128 has two heads, too few for three ranks.
   const barestep::Run model = asked("--dim 384 --tensor 3 --block transformer --heads 3");
-  EXPECT_THAT(predict_scaling(model, load_card("h200-nvlink"), {3}).timed.back().text,
+  EXPECT_THAT(predict_scaling(model, kH200, {3}).timed.back().text,
               HasSubstr("at a batch of 64 from a width of 256."));
 }
 
 TEST(Predictions, GiveAllRanksToTheAxisOfAScheme) {
-  const MachineCard h200 = load_card("h200-nvlink");
   const auto step_s = [&](const std::string& options, int ranks) {
-    return predicted_step(asked(options), h200, ranks).step_s;
+    return predicted_step(asked(options), kH200, ranks).step_s;
   };
   EXPECT_EQ(step_s("--scheme tensor", 4), step_s("--tensor 4", 4));
   EXPECT_EQ(step_s("--scheme pipeline", 4), step_s("--pipeline 4", 4));
@@ -1427,50 +1394,48 @@ TEST(Predictions, GiveAllRanksToTheAxisOfAScheme) {
 }
 
 TEST(Predictions, AreOfTheUsualNumbersOfRanksThatCanRunTheModel) {
-  const MachineCard h200 = load_card("h200-nvlink");
-  EXPECT_THAT(usual_ranks({}, h200), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(usual_ranks({}, kH200), ElementsAre(1, 2, 4, 8));
   EXPECT_THAT(usual_ranks({}, load_card("t4")), ElementsAre(1));
   EXPECT_THAT(usual_ranks({}, load_card("v100-pcie")), ElementsAre(1, 2));
-  EXPECT_THAT(usual_ranks(asked("--batch-size 4"), h200), ElementsAre(1, 2, 4));
-  EXPECT_THAT(usual_ranks(asked("--batch-size 4 --batch-per-rank"), h200), ElementsAre(1, 2, 4, 8));
-  EXPECT_THAT(usual_ranks(asked("--tensor 3"), h200), ElementsAre(1, 3, 6));
-  EXPECT_THAT(usual_ranks(asked("--depth 4 --scheme pipeline"), h200), ElementsAre(1, 2, 4));
-  EXPECT_THAT(usual_ranks(asked("--slow-rank 3:5"), h200), ElementsAre(1, 4, 8));
+  EXPECT_THAT(usual_ranks(asked("--batch-size 4"), kH200), ElementsAre(1, 2, 4));
+  EXPECT_THAT(usual_ranks(asked("--batch-size 4 --batch-per-rank"), kH200),
+              ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(usual_ranks(asked("--tensor 3"), kH200), ElementsAre(1, 3, 6));
+  EXPECT_THAT(usual_ranks(asked("--depth 4 --scheme pipeline"), kH200), ElementsAre(1, 2, 4));
+  EXPECT_THAT(usual_ranks(asked("--slow-rank 3:5"), kH200), ElementsAre(1, 4, 8));
   const barestep::Run two_heads = asked("--dim 256 --scheme tensor --block transformer --heads 2");
-  EXPECT_THAT(usual_ranks(two_heads, h200), ElementsAre(1, 2));
+  EXPECT_THAT(usual_ranks(two_heads, kH200), ElementsAre(1, 2));
   const barestep::Run servers = asked("--scheme server --servers 4");
-  EXPECT_THAT(usual_ranks(servers, h200), ElementsAre(1, 4, 8));
+  EXPECT_THAT(usual_ranks(servers, kH200), ElementsAre(1, 4, 8));
   // None of them is refused.
   for (const char* const options :
        {"--tensor 3", "--pipeline 4", "--batch-size 1", "--depth 4 --scheme pipeline",
         "--batch-size 6 --pipeline 2 --micro-batches 3"}) {
     const barestep::Run model = asked(options);
-    EXPECT_FALSE(predict_scaling(model, h200, usual_ranks(model, h200)).tables.empty());
+    EXPECT_FALSE(predict_scaling(model, kH200, usual_ranks(model, kH200)).tables.empty());
   }
 }
 
 TEST(Predictions, RefuseOptionsThatExcludeEachOtherForOneRankToo) {
-  const MachineCard h200 = load_card("h200-nvlink");
   for (const char* const options :
        {"--scheme factor --pipeline 3", "--recompute 2 --pipeline 2", "--micro-batches 4",
         "--scheme data-parallel --tensor 2", "--scheme factor --block transformer"}) {
     SCOPED_TRACE(options);
-    EXPECT_THROW(predict_scaling(asked(options), h200, {1}), Error);
+    EXPECT_THROW(predict_scaling(asked(options), kH200, {1}), Error);
   }
 }
 
 TEST(Predictions, TakePausesAndPrecision) {
-  const MachineCard h200 = load_card("h200-nvlink");
-  const double plain = predicted_step({}, h200, 2).step_s;
-  EXPECT_NEAR(predicted_step(asked("--delay-ms 20"), h200, 2).step_s, plain + 0.020, 1e-4);
-  EXPECT_NEAR(predicted_step(asked("--slow-rank 1:20"), h200, 2).step_s, plain + 0.020, 1e-4);
-  EXPECT_EQ(predicted_step(asked("--slow-rank 1:20"), h200, 1).step_s,
-            predicted_step({}, h200, 1).step_s)
+  const double plain = predicted_step({}, kH200, 2).step_s;
+  EXPECT_NEAR(predicted_step(asked("--delay-ms 20"), kH200, 2).step_s, plain + 0.020, 1e-4);
+  EXPECT_NEAR(predicted_step(asked("--slow-rank 1:20"), kH200, 2).step_s, plain + 0.020, 1e-4);
+  EXPECT_EQ(predicted_step(asked("--slow-rank 1:20"), kH200, 1).step_s,
+            predicted_step({}, kH200, 1).step_s)
       << "a rank alone has no slow one";
-  EXPECT_LT(predicted_step(asked("--precision tf32"), h200, 1).step_s,
-            0.8 * predicted_step({}, h200, 1).step_s);
+  EXPECT_LT(predicted_step(asked("--precision tf32"), kH200, 1).step_s,
+            0.8 * predicted_step({}, kH200, 1).step_s);
   const barestep::Run model = asked("--precision tf32 --delay-ms 5 --slow-rank 2:20");
-  const Findings findings = predict_scaling(model, h200, {1, 4});
+  const Findings findings = predict_scaling(model, kH200, {1, 4});
   EXPECT_EQ(
       findings.tables.front().title,
       "Simulated: ddp, 8192 x 6, batch 64, --precision tf32 --delay-ms 5 --slow-rank 2:20, on "
@@ -1483,17 +1448,16 @@ TEST(Predictions, TakePausesAndPrecision) {
 }
 
 TEST(Predictions, TakeRecomputation) {
-  const MachineCard h200 = load_card("h200-nvlink");
   const barestep::Run model = asked("--depth 12 --batch-size 4096 --recompute 3");
-  const SimulatedStep plain = predicted_step(asked("--depth 12 --batch-size 4096"), h200, 1);
-  const SimulatedStep step = predicted_step(model, h200, 1);
+  const SimulatedStep plain = predicted_step(asked("--depth 12 --batch-size 4096"), kH200, 1);
+  const SimulatedStep step = predicted_step(model, kH200, 1);
   EXPECT_EQ(plain.account[Part::kRecompute], 0);
   // 2 segments of 4 layers, except the last layer of each: 6 of 12 layers.
   EXPECT_NEAR(step.account[Part::kRecompute] / plain.account[Part::kForward], 0.5, 0.01);
   EXPECT_NEAR(step.step_s, plain.step_s + step.account[Part::kRecompute], 1e-3 * step.step_s);
-  const FindingTable table = predict_scaling(model, h200, {1, 2}).tables.front();
+  const FindingTable table = predict_scaling(model, kH200, {1, 2}).tables.front();
   EXPECT_THAT(table.title, HasSubstr("batch 4096, --recompute 3, on"));
-  EXPECT_THAT(table.columns, testing::Contains("recompute"));
+  EXPECT_THAT(table.columns, Contains("recompute"));
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 
@@ -1505,9 +1469,8 @@ Run predicted_blocks(AttentionForm form, std::int64_t length) {
 }
 
 TEST(Predictions, PriceBothFormsOfAttention) {
-  const MachineCard h200 = load_card("h200-nvlink");
   const auto step_s = [&](AttentionForm form, std::int64_t length) {
-    return predicted_step(predicted_blocks(form, length), h200, 1).step_s;
+    return predicted_step(predicted_blocks(form, length), kH200, 1).step_s;
   };
   // Products dominate in fp32: the flash form has two of attention's 14 more. And both have more
   // than twice the attention for twice the length.
@@ -1516,15 +1479,14 @@ TEST(Predictions, PriceBothFormsOfAttention) {
   }
   EXPECT_NE(step_s(AttentionForm::kFlash, 2048), step_s(AttentionForm::kStandard, 2048));
   const Findings findings =
-      predict_scaling(predicted_blocks(AttentionForm::kStandard, 2048), h200, {1, 2});
+      predict_scaling(predicted_blocks(AttentionForm::kStandard, 2048), kH200, {1, 2});
   EXPECT_THAT(
       findings.tables.front().title,
       HasSubstr("1024 x 4, batch 16, --block transformer --heads 16 --length 2048 --attention "
                 "standard,"));
   EXPECT_THAT(findings.timed.at(1).text, HasSubstr("at width 1024 "));
   // The largest batch keeps the rows of a step; a head of every width is at most as wide as usual.
-  EXPECT_THAT(findings.timed.at(1).text,
-              testing::ContainsRegex("at a batch of 16 from a width of"));
+  EXPECT_THAT(findings.timed.at(1).text, ContainsRegex("at a batch of 16 from a width of"));
 }
 
 TEST(Predictions, PriceAttentionThatWasNotMeasuredAsProducts) {
@@ -1540,19 +1502,18 @@ TEST(Predictions, PriceAttentionThatWasNotMeasuredAsProducts) {
 }
 
 TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
-  const Findings findings = predict_scaling({}, load_card("h200-nvlink"), {1, 4, 8});
+  const Findings findings = predict_scaling({}, kH200, {1, 4, 8});
   const FindingTable& table = findings.tables.at(1);
   EXPECT_EQ(table.title, "Simulated: communication by number of ranks");
   ASSERT_EQ(table.rows.size(), 2U) << "one rank exchanges nothing";
-  EXPECT_THAT(table.rows[0], testing::ElementsAre("4", "all_reduce", "363 GB/s with 8.00 GiB",
-                                                  HasSubstr("with 256.03 MiB"),
-                                                  HasSubstr(" GB/s, 75."), "1.22x as long"));
+  EXPECT_THAT(table.rows[0],
+              ElementsAre("4", "all_reduce", "363 GB/s with 8.00 GiB", HasSubstr("with 256.03 MiB"),
+                          HasSubstr(" GB/s, 75."), "1.22x as long"));
   EXPECT_EQ(table.rows[1].at(2), "473 GB/s with 8.00 GiB");
   // In the switches of NVLink, 9/8 of the bytes cross a link, not 14/8.
   EXPECT_THAT(table.rows[1].at(4), MatchesRegex("28[0-9] GB/s, 6[0-9]\\.[0-9] %"));
   const FindingTable devices =
-      predict_scaling(asked("--scheme data-parallel"), load_card("h200-nvlink"), {1, 2})
-          .tables.at(1);
+      predict_scaling(asked("--scheme data-parallel"), kH200, {1, 2}).tables.at(1);
   ASSERT_EQ(devices.rows.size(), 2U);
   EXPECT_EQ(devices.rows[0].at(1), "broadcast");
   EXPECT_EQ(devices.rows[1].at(1), "reduce");
@@ -1563,14 +1524,13 @@ TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
 
 TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
   const auto rates = [](std::int64_t dim) {
-    return predict_scaling(asked(fmt::format("--dim {}", dim)), load_card("h200-nvlink"), {1})
-        .tables.at(1);
+    return predict_scaling(asked(fmt::format("--dim {}", dim)), kH200, {1}).tables.at(1);
   };
   const FindingTable wide = rates(8192);
   EXPECT_EQ(wide.title, "Simulated: products by shape");
   ASSERT_EQ(wide.rows.size(), 3U);
   EXPECT_THAT(wide.rows[0],
-              testing::ElementsAre("1", "gemm nt", "64 x 8192 x 8192", "190 us", "45.7 TFLOP/s"));
+              ElementsAre("1", "gemm nt", "64 x 8192 x 8192", "190 us", "45.7 TFLOP/s"));
   EXPECT_EQ(wide.rows[1].at(2), "8192 x 8192 x 64");
   EXPECT_LT(std::stod(rates(512).rows[0].back()), 10) << "TFLOP/s of a narrow one";
 }
@@ -1578,13 +1538,12 @@ TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
 // At this batch and width, factors have 128 times fewer bytes than gradients, but each rank then
 // runs the whole optimizer step.
 TEST(Predictions, GatherFactorsFasterThanTheySumGradients) {
-  const MachineCard h200 = load_card("h200-nvlink");
-  const double one = predicted_step({}, h200, 1).step_s;
-  const double ddp = predicted_step({}, h200, 2).step_s;
-  const double factor = predicted_step(asked("--scheme factor"), h200, 2).step_s;
+  const double one = predicted_step({}, kH200, 1).step_s;
+  const double ddp = predicted_step({}, kH200, 2).step_s;
+  const double factor = predicted_step(asked("--scheme factor"), kH200, 2).step_s;
   EXPECT_GT(ddp, one);
   EXPECT_LT(factor, one);
-  EXPECT_EQ(predicted_step(asked("--scheme factor"), h200, 1).step_s, one);
+  EXPECT_EQ(predicted_step(asked("--scheme factor"), kH200, 1).step_s, one);
 }
 
 /// As nn.DataParallel does.

@@ -1,19 +1,10 @@
 #include "lab/published_numbers.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdint>
-#include <memory>
 
 #include "core/attention.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "core/index.h"
 #include "core/rank_checker.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
@@ -514,12 +505,6 @@ void add_layer_flops(std::vector<PublishedNumber>& all) {
              fmt::format("{:.1f} TFLOP", flops / 1e12));
 }
 
-class NoOutput final : public TrainObserver {
- public:
-  void on_step(const StepReport& /*report*/) override {}
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
-};
-
 double simulated_s(const TrainConfig& config, const MachineCard& card, int ranks) {
   Run run{.ranks = ranks, .on_gpu = true, .config = config};
   if (ranks == 1) run.config.parallel.scheme = SchemeKind::kSingle;
@@ -687,7 +672,7 @@ PublishedNumber zero_recipe_sum() {
   const WorkloadPrograms programs({.config = config});
   const auto device = make_device(config.device);
   Trainer trainer(config, programs.steps(), {device.get()}, {}, nullptr);
-  NoOutput silent;
+  TrainObserver silent;
   trainer.run(silent);
   FlatWeights weights = trainer.weights();
   // The recipe adds all parameters into one tensor; by broadcasting, each bias counts once per row.

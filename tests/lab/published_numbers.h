@@ -1,10 +1,8 @@
 // Published numbers next to ours. The published ones and their addresses are in published.json.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "core/index.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,24 +1,10 @@
 // docs/published.md: published numbers beside ours, which are computed here.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <set>
-#include <string>
-#include <vector>
-
 #include "lab/published_numbers.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {
   for (const PublishedNumber& each : exact_numbers()) {
@@ -35,9 +21,9 @@ TEST(PublishedNumbers, NameTheAddressWhereTheyStand) {
   std::set<std::string> names;
   for (const PublishedNumber& each : all) {
     // A page may change, but the contents of a commit, or of a version of a paper, are fixed.
-    EXPECT_THAT(each.address, testing::ContainsRegex(
-                                  "^https://(github\\.com/[^/]+/[^/]+/blob/[0-9a-f]{8}/|"
-                                  "arxiv\\.org/abs/[0-9.]+v[0-9],|courses\\.cs\\.ut\\.ee/2026/)"))
+    EXPECT_THAT(each.address,
+                ContainsRegex("^https://(github\\.com/[^/]+/[^/]+/blob/[0-9a-f]{8}/|"
+                              "arxiv\\.org/abs/[0-9.]+v[0-9],|courses\\.cs\\.ut\\.ee/2026/)"))
         << each.what;
     EXPECT_TRUE(names.insert(each.what).second) << each.what << " names two rows";
   }
@@ -51,7 +37,7 @@ TEST(PublishedNumbers, ThatAreCitedStandAtTheirAddresses) {
   }
   for (const PublishedNumber& each : quoted) {
     const std::string number = each.published.substr(0, each.published.find_first_of(" x"));
-    EXPECT_THAT(each.quote, testing::ContainsRegex("(^|[^0-9.])" + number)) << each.what;
+    EXPECT_THAT(each.quote, ContainsRegex("(^|[^0-9.])" + number)) << each.what;
   }
 }
 
@@ -95,7 +81,7 @@ TEST(PublishedNumbers, ThatDoNotReproduceSayWhatOursIs) {
 TEST(PublishedNumbers, OfOtherHardwareAreCitedBesideSimulatedOrCountedOnes) {
   for (const PublishedNumber& each : cited_numbers()) {
     EXPECT_EQ(each.kind, PublishedKind::kCited) << each.what;
-    EXPECT_THAT(each.ours, testing::ContainsRegex("[(](simulated|counted)")) << each.what;
+    EXPECT_THAT(each.ours, ContainsRegex("[(](simulated|counted)")) << each.what;
     EXPECT_TRUE(each.agrees) << "neither passes nor fails";
   }
 }

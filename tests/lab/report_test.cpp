@@ -1,10 +1,6 @@
 #include "lab/study/report.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <sstream>
 
 #include "lab/child.h"
 #include "lab/commands.h"
@@ -18,14 +14,12 @@
 #include "lab/study/run_workload.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// All experiments, of which the second is invalid.
 Report made_up_report_of_all() {
@@ -181,12 +175,12 @@ TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
     if (section.trouble.empty()) continue;
     EXPECT_EQ(answers.at(0), "No conclusion: it was disturbed.");
     for (const std::string& sentence : texts_of(section.findings.timed)) {
-      EXPECT_THAT(answers, Not(testing::Contains(sentence)));
+      EXPECT_THAT(answers, Not(Contains(sentence)));
       EXPECT_THAT(html, Not(HasSubstr(html_text(sentence))));
       EXPECT_THAT(markdown, Not(HasSubstr(markdown_text(sentence))));
     }
     for (const std::string& fact : texts_of(section.findings.untimed)) {
-      EXPECT_THAT(answers, testing::Contains(fact)) << "bytes and splits are no times";
+      EXPECT_THAT(answers, Contains(fact)) << "bytes and splits are no times";
     }
   }
 }
@@ -313,9 +307,9 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
     errors += static_cast<std::size_t>(std::ranges::count(page.words, "error"));
   }
   EXPECT_GE(errors, report.sections.size());
-  EXPECT_THAT(pages.front().words, testing::Contains("Summary"));
-  EXPECT_THAT(pages.front().words, testing::Contains("simulated")) << "its last row";
-  EXPECT_THAT(pages.at(1).words, Not(testing::Contains("Verdict")));
+  EXPECT_THAT(pages.front().words, Contains("Summary"));
+  EXPECT_THAT(pages.front().words, Contains("simulated")) << "its last row";
+  EXPECT_THAT(pages.at(1).words, Not(Contains("Verdict")));
 }
 
 /// The page in a frame of this width: what does not fit.

@@ -1,12 +1,8 @@
 #include "lab/report/samples.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <random>
-
 #include "core/statistics.h"
 #include "lab/report/findings.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,24 +1,13 @@
 // Schedules that others write: those of the built-in kinds work, and every damage to them is found.
 #include "lab/predict/schedule_check.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <set>
-#include <string>
-#include <vector>
-
 #include "core/index.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 class Schedules : public TempDirTest {
  protected:

@@ -1,26 +1,15 @@
 #include "lab/sheets/sheets.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
-
 #include "lab/made_up.h"
 #include "lab/predict/prediction.h"
 #include "lab/report/page.h"
 #include "support/expect_error.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
-using ::testing::Not;
 
 /// A step whose parts all differ from nothing, on every rank and device.
 MadeUpStep usual_step(const Case& what) {
@@ -122,7 +111,7 @@ TEST_P(EverySheet, AnswersEachQuestionByFigureThenFormulaThenReason) {
   const std::string text = filled(load_sheet(GetParam()));
   const std::vector<Answered> questions = questions_of(text);
   EXPECT_FALSE(questions.empty());
-  EXPECT_THAT(tasks_without_questions(text), testing::IsEmpty());
+  EXPECT_THAT(tasks_without_questions(text), IsEmpty());
   for (const Answered& each : questions) {
     SCOPED_TRACE(each.question);
     const auto parts = first_match(each.answer, "^([^*]+) \\*([^*]+(?: \\* [^*]+)*)\\* (.+)$");
@@ -146,7 +135,7 @@ TEST_P(EverySheet, HasAFigureInEachCellInTheUnitOfItsColumn) {
       for (std::size_t i = 0; i < cells.size(); ++i) {
         EXPECT_NE(cells[i], "not run") << line;
         if (&line == &block.front()) continue;
-        if (titles[i].ends_with("(s)")) EXPECT_THAT(cells[i], Not(testing::EndsWith("s"))) << line;
+        if (titles[i].ends_with("(s)")) EXPECT_THAT(cells[i], Not(EndsWith("s"))) << line;
       }
     }
   }
@@ -643,7 +632,7 @@ TEST_F(OwnSheet, HasTheChecklistAtItsFootOrWhereItAsksForIt) {
             "64\n\n32/32\n\n" + line);
   EXPECT_EQ(text("{{checklist}}\n\nEnd.\n"), line + "End.\n\n");
   EXPECT_THAT(blank_copy_of(own("{{checklist}}\n\nEnd.\n")),
-              AllOf(Not(HasSubstr("Checklist")), testing::EndsWith("\n\nEnd.\n\n")));
+              AllOf(Not(HasSubstr("Checklist")), EndsWith("\n\nEnd.\n\n")));
   const Report none;
   EXPECT_EQ(markdown_of(own("End.\n"), SheetRuns(none, gpus()), SheetCopy::kFilled), "End.\n\n")
       << "nothing was measured";
@@ -666,8 +655,8 @@ TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
   std::erase_if(ranks, [](const Measurement& each) { return each.what().key == "ranks-4"; });
   report.sections.front().trouble = "INVALID: it was disturbed";
   const std::string text = markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled);
-  EXPECT_THAT(text, testing::StartsWith("*t.* It has 64 samples. No conclusion: warmup is "
-                                        "INVALID.\n\n| t |\n| --- |\n| 100 ms"));
+  EXPECT_THAT(text, StartsWith("*t.* It has 64 samples. No conclusion: warmup is "
+                               "INVALID.\n\n| t |\n| --- |\n| 100 ms"));
   EXPECT_THAT(text, HasSubstr("\n\nThis was not run.\n\nChecklist: "));
   const Sheet four = own("On GPUs {{simulated.strong-scaling.ranks-4.speed-up}}.\n");
   const Report none;
@@ -684,7 +673,7 @@ TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {
   report.sections.push_back(section_of(scaling, made_up(scaling, one_core, usual_step)));
   EXPECT_EQ(report.sections.front().trouble, "");
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled),
-              testing::StartsWith("*n.* No conclusion: strong-scaling compares no times here."));
+              StartsWith("*n.* No conclusion: strong-scaling compares no times here."));
 }
 
 // A time of ranks that share cores answers nothing; where they ran, and tables, are shown.
@@ -698,8 +687,8 @@ TEST_F(OwnSheet, ConcludesNothingFromTheTimesOfRanksThatShareCores) {
   Report report;
   report.sections.push_back(section_of(scaling, made_up(scaling, two_cores, usual_step)));
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kFilled),
-              testing::StartsWith("They ran on 4 ranks on 2 cores. No conclusion: the 4 ranks of "
-                                  "ranks-4 share 2 cores.\n"));
+              StartsWith("They ran on 4 ranks on 2 cores. No conclusion: the 4 ranks of "
+                         "ranks-4 share 2 cores.\n"));
 }
 
 TEST_F(OwnSheet, SaysAtTheEndOfAParagraphWhatItWithholds) {
@@ -707,8 +696,8 @@ TEST_F(OwnSheet, SaysAtTheEndOfAParagraphWhatItWithholds) {
   report.sections.front().trouble = "INVALID: it was disturbed";
   const Sheet sheet = own("{{warmup.first-step}}\n*t.* {{warmup.length}}\n\n> Look.\n> There.\n");
   EXPECT_THAT(markdown_of(sheet, SheetRuns(report, gpus()), SheetCopy::kKey),
-              testing::StartsWith("*t.* No conclusion: warmup is INVALID.\n\n> Look.\n> There.\n\n"
-                                  "Checklist: "));
+              StartsWith("*t.* No conclusion: warmup is INVALID.\n\n> Look.\n> There.\n\n"
+                         "Checklist: "));
 }
 
 TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
@@ -774,7 +763,7 @@ TEST(SizeNote, NamesWhatACardHasNoRateOf) {
               HasSubstr("The card of one T4 has no rate of products in tf32 and bf16, so "
                         "such figures are \"-\"."));
   EXPECT_THAT(note("h200-nvlink"), HasSubstr(kSimulationError));
-  EXPECT_THAT(note("h200-nvlink"), testing::EndsWith("are assumed or from data sheets."));
+  EXPECT_THAT(note("h200-nvlink"), EndsWith("are assumed or from data sheets."));
 }
 
 TEST(MarkdownPage, KeepsAQuestionOnThePageOfItsAnswer) {

@@ -1,18 +1,5 @@
 // A simulated step has the parts that a measured one has: for every scheme, on real streams and
 // ranks that are threads, whose nodes sleep for as long as the simulator is told that they take.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <tuple>
-#include <utility>
-#include <vector>
-
 #include "core/clock.h"
 #include "kernels/make_device.h"
 #include "lab/predict/machine_card.h"
@@ -26,6 +13,7 @@
 #include "support/forwarding_device.h"
 #include "support/forwarding_transport.h"
 #include "support/rank_run.h"
+#include "support/testing.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -140,7 +128,6 @@ class MedianAccount final : public TrainObserver {
     constexpr std::int64_t kWarmUp = 2;
     if (report.step >= kWarmUp) accounts_.push_back(account_of(*report.timeline, kMainLane));
   }
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
 
   [[nodiscard]] StepAccount take() {
     const auto middle = accounts_.begin() + std::ssize(accounts_) / 2;

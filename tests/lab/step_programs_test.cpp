@@ -1,11 +1,7 @@
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <string>
-
 #include "lab/made_up.h"
 #include "lab/predict/workload.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,16 +1,8 @@
 #include "lab/study/study.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <chrono>
-#include <optional>
-#include <sstream>
-#include <thread>
 
 #include "lab/child.h"
 #include "lab/study/report.h"
@@ -19,8 +11,8 @@
 #include "profiler/monitor.h"
 #include "profiler/report.h"
 #include "support/expect_error.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -28,10 +20,6 @@ namespace {
 // Studies with fake trainers: scripts that write metrics.
 
 using nlohmann::json;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 constexpr int kStarts = 2;
 
@@ -130,8 +118,8 @@ TEST_F(StudyTest, StatesEffectsThatNoDisturbanceMakes) {
   const ReportSection& section = report.sections.front();
   EXPECT_THAT(section.trouble, HasSubstr("INVALID"));
   EXPECT_THAT(shown_texts(section),
-              testing::Contains("However disturbed: a step of batch-128 takes 5.00x (5.00x to "
-                                "5.00x) as long as one of batch-32."));
+              Contains("However disturbed: a step of batch-128 takes 5.00x (5.00x to "
+                       "5.00x) as long as one of batch-32."));
 }
 
 TEST_F(StudyTest, NamesTheLastErrorOfARunThatCrashed) {
@@ -495,7 +483,7 @@ TEST(Metrics, AreReadAsTrainersWriteThem) {
   EXPECT_THAT(ranks[1].loss, ElementsAre(double{0.1F}));
   EXPECT_THAT(ranks[0].phase_s.at("backward"), ElementsAre(0.125, 0.125));
   EXPECT_THAT(ranks[0].phase_s.at("host"), ElementsAre(0.375, 0.375));
-  EXPECT_THAT(ranks[0].scale, testing::IsEmpty()) << "only fp16 has one";
+  EXPECT_THAT(ranks[0].scale, IsEmpty()) << "only fp16 has one";
   EXPECT_THAT(parse_start(json_of(Start{.command = "a", .ranks = ranks}), "start").ranks,
               SizeIs(2));
 }
@@ -597,12 +585,9 @@ TEST(RunChild, EndsEverythingWhenItIsStopped) {
               "study: it was interrupted; run the same command again; one with --output continues");
 }
 
-using ::testing::HasSubstr;
-
 TEST(MpiEnvironment, IsThatOfTheScript) {
   const ProcessResult shell =
-      run_process({"/bin/bash", "-c", ". '" BARESTEP_MPI_ENV "' && env | sed 's/$/;/'"});
-  ASSERT_EQ(shell.exit_code, 0) << shell.err;
+      succeeded(run_process({"/bin/bash", "-c", ". '" BARESTEP_MPI_ENV "' && env | sed 's/$/;/'"}));
   for (const std::string& variable : mpi_environment()) {
     EXPECT_THAT("\n" + shell.out, HasSubstr("\n" + variable + ";\n"));
   }

@@ -1,19 +1,14 @@
 // mlp_lab explain --ranks on traces whose gradients are ready at known times.
 #include "lab/explain/trace_ranks.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "lab/commands.h"
 #include "lab/made_trace.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
 
 /// A gradient of so many fp32 numbers, ready at this microsecond of its step.
 struct MadeGradient {

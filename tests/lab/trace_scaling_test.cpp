@@ -1,22 +1,15 @@
 // mlp_lab explain --scaling on traces whose factors are known.
 #include "lab/explain/trace_scaling.h"
 
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fstream>
-
 #include "lab/commands.h"
 #include "lab/made_trace.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using enum ScalingFactor;
 
 /// A step of a rank in microseconds: it computes, is in an all-reduce until the last rank has

@@ -1,25 +1,13 @@
 // What changes of a run are predicted to gain, from measurements that are made up.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <string>
-#include <vector>
-
 #include "lab/made_up.h"
 #include "lab/predict/asked_run.h"
 #include "lab/predict/machine_card.h"
 #include "lab/predict/simulator.h"
 #include "lab/study/experiment.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// A run of a small model with these options, on four cores or GPUs.
 Setting asked_setting(GivenOptions options, bool on_gpu = false) {

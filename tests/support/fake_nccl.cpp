@@ -2,19 +2,16 @@
 
 #include <nccl.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "core/device.h"
 #include "core/tensor.h"

@@ -3,7 +3,6 @@
 #include "kernels/make_device.h"
 #include "parallel/comm/mesh_transport.h"
 #include "parallel/schemes/scheme_of.h"
-#include "support/testing.h"
 #include "support/trainer_harness.h"
 #include "train/weights.h"
 

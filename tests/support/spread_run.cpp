@@ -7,7 +7,6 @@
 #include "parallel/schemes/other_schemes.h"
 #include "support/near.h"
 #include "support/rank_run.h"
-#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
