@@ -284,7 +284,7 @@ TEST_F(AClass, HasVariantsOfEverySheetWithOtherFigures) {
                               .string();
   for (const std::string& machine : {cpu, std::string("t4"), std::string("h200-nvlink")}) {
     for (const std::string& sheet : sheet_names()) {
-      SCOPED_TRACE(sheet + " on " + machine);
+      SCOPED_TRACE(fmt::format("{} on {}", sheet, machine));
       const std::filesystem::path output =
           folder() / fmt::format("{}-{}", sheet, std::filesystem::path(machine).stem().string());
       const ClassPlan plan = new_class({.sheet = sheet,
