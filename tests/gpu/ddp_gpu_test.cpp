@@ -1,12 +1,9 @@
 // mlp_ddp on a GPU, started like a user does.
-
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_transport.h"
-#include "support/metrics.h"
 #include "support/near.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
 #include "support/testing.h"
 
 namespace barestep {
@@ -16,7 +13,7 @@ constexpr const char* kRun = "--device cuda --steps 6 --metrics m.jsonl";
 constexpr const char* kMlp = "--layers 64,128,32 --fusion off";
 constexpr const char* kTransformer = "--block transformer --dim 32 --depth 2 --heads 4 --length 12";
 
-class DdpOnGpu : public TempDirTest {
+class DdpOnGpu : public ProgramTest {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
@@ -25,16 +22,10 @@ class DdpOnGpu : public TempDirTest {
   /// The losses on rank 0, one per step.
   std::vector<double> losses(const std::string& command, const std::string& says,
                              const std::string& options = kMlp) {
-    const std::string line =
-        fmt::format(". '{}' && exec {} {} {}", BARESTEP_MPI_ENV, command, kRun, options);
-    const auto result = run_process({"/bin/bash", "-c", line}, {.working_directory = folder()});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto result = succeeded(
+        bash(fmt::format(". '{}' && exec {} {} {}", BARESTEP_MPI_ENV, command, kRun, options)));
     EXPECT_THAT(result.out, HasSubstr(says));
-    std::vector<double> all;
-    for (const auto& record : records_of(read_file(folder() / "m.jsonl"))) {
-      if (record.at("rank") == 0) all.push_back(record.at("loss"));
-    }
-    return all;
+    return ProgramTest::losses("m.jsonl");
   }
 
   void expect_near_single(const std::string& command, const std::string& says,
@@ -79,7 +70,7 @@ TEST_F(DdpOnGpu, FactorsGiveRanksThatShareAGpuTheBitsOfOneRank) {
   const auto weights = [&](int ranks) {
     losses(fmt::format("mpirun -np {} {} --transport mpi --scheme factor --save w", ranks, MLP_DDP),
            "all_gather of");
-    return read_file(folder() / "w");
+    return text("w");
   };
   const std::string one = weights(1);
   for (const int ranks : {2, 3}) EXPECT_EQ(weights(ranks), one) << ranks << " ranks";

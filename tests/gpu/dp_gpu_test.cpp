@@ -1,10 +1,7 @@
 // mlp_dp on GPUs, started like a user does.
-
 #include "kernels/make_device.h"
-#include "support/metrics.h"
 #include "support/near.h"
-#include "support/process.h"
-#include "support/temp_dir.h"
+#include "support/program_test.h"
 #include "support/testing.h"
 
 namespace barestep {
@@ -15,7 +12,7 @@ const Options kMlp = {"--layers", "64,128,32", "--fusion", "off"};
 const Options kTransformer = {"--block", "transformer", "--dim", "32",       "--depth",
                               "2",       "--heads",     "4",     "--length", "12"};
 
-class DpOnGpu : public TempDirTest {
+class DpOnGpu : public ProgramTest {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
@@ -25,14 +22,8 @@ class DpOnGpu : public TempDirTest {
   std::vector<double> losses(Options command, const std::string& says, const Options& model) {
     command.insert(command.end(), {"--steps", "6", "--metrics", "m.jsonl"});
     command.insert(command.end(), model.begin(), model.end());
-    const auto result = run_process(command, {.working_directory = folder()});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, HasSubstr(says));
-    std::vector<double> all;
-    for (const auto& record : records_of(read_file(folder() / "m.jsonl"))) {
-      all.push_back(record.at("loss"));
-    }
-    return all;
+    EXPECT_THAT(succeeded(execute(command)).out, HasSubstr(says));
+    return ProgramTest::losses("m.jsonl");
   }
 
   void expect_near_single(const std::string& devices, const std::string& says,

@@ -2,15 +2,10 @@
 // excluded.
 #include "kernels/cpu/attention.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-
 #include "core/random.h"
 #include "kernels/op_cases.h"
 #include "support/attention_golden.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -208,7 +203,7 @@ TEST(Attention, IsFiniteForScoresFarApart) {
                       both.memory.values(both.forward.qkv).begin());
     both.run();
     EXPECT_THAT(both.memory.values(both.forward.out),
-                testing::ElementsAre(1, testing::FloatNear(1, 1e-6F), 2));
+                ElementsAre(1, testing::FloatNear(1, 1e-6F), 2));
   }
 }
 

@@ -1,14 +1,6 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <chrono>
-#include <numeric>
-#include <thread>
-#include <vector>
-
 #include "core/error.h"
 #include "kernels/cpu/stream.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -144,7 +136,7 @@ TEST_F(CpuStreamTest, AFailedStreamSkipsItsOpsSignalsItsEventsAndThrowsOnce) {
   stream.run(good_, addresses_, {.step = 3});
   later.record(stream);
   later.synchronize();
-  EXPECT_THAT(executor_.steps, testing::ElementsAre(1));
+  EXPECT_THAT(executor_.steps, ElementsAre(1));
   try {
     stream.synchronize();
     FAIL() << "the error is lost";
@@ -154,7 +146,7 @@ TEST_F(CpuStreamTest, AFailedStreamSkipsItsOpsSignalsItsEventsAndThrowsOnce) {
   }
   stream.run(good_, addresses_, {.step = 4});
   stream.synchronize();
-  EXPECT_THAT(executor_.steps, testing::ElementsAre(1, 4));
+  EXPECT_THAT(executor_.steps, ElementsAre(1, 4));
 }
 
 TEST_F(CpuStreamTest, CheckThrowsTheErrorWithoutWaiting) {

@@ -1,18 +1,12 @@
 #include <cublasLt.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
 
 #include "kernels/cuda/blas_lt.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// What is mapped into this process's memory.
 constexpr const char* kMappedFiles = "/proc/self/maps";

@@ -2,16 +2,12 @@
 // tested in tests/gpu/cuda_parity_test.cpp, which also runs on the fake.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <numeric>
 
 #include "kernels/on_fake.h"
 #include "profiler/account.h"
 #include "support/expect_error.h"
 #include "support/fake_cuda.h"
+#include "support/testing.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

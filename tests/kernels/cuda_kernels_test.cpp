@@ -1,15 +1,5 @@
 // Our CUDA kernels, run on the host through their launchers, compared with the CPU device's loops.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sanitizer/asan_interface.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <vector>
 
 #include "core/operands.h"
 #include "core/printer.h"
@@ -21,6 +11,7 @@
 #include "support/expect_error.h"
 #include "support/host_cuda.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -626,7 +617,7 @@ TEST(CudaRandn, DrawsWhatTheHostsModelOfPyTorchDraws) {
       run_as_cuda(op, memory, geometry);
       std::vector<float> expected(static_cast<std::size_t>(n));
       philox_randn(state, expected, geometry);
-      EXPECT_THAT(memory.values(op.out), testing::ElementsAreArray(expected));
+      EXPECT_THAT(memory.values(op.out), ElementsAreArray(expected));
       EXPECT_EQ(std::memcmp(memory.bytes(op.state).data(), &state, sizeof(state)), 0);
     }
   }

@@ -1,20 +1,12 @@
 // The kernel of LinearAdam, run on the host through its launcher, compared with plain loops in
 // double.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "core/random.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_adam.cuh"
 #include "kernels/op_cases.h"
 #include "support/host_cuda.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

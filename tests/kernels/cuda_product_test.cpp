@@ -1,12 +1,7 @@
 // Matrix products of the CUDA device on the fake runtime: the choice of the algorithm, and its
 // cache.
 #include <cublasLt.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <fstream>
 
 #include "core/index.h"
 #include "core/random.h"
@@ -14,6 +9,7 @@
 #include "kernels/on_fake.h"
 #include "support/expect_error.h"
 #include "support/fake_cuda.h"
+#include "support/testing.h"
 #include "train/step.h"
 
 namespace barestep {
@@ -269,10 +265,10 @@ TEST_F(TuningOnFake, TimesOperandsInTheCacheIfEverythingFitsThere) {
     return fake_cuda::calls("cudaMemsetAsync") - before;
   };
   const int cold = fills_of(1 << 16);
-  EXPECT_THAT(device->product_choices(), testing::Not(testing::HasSubstr("cached")));
+  EXPECT_THAT(device->product_choices(), Not(HasSubstr("cached")));
   const int warm = fills_of(1 << 18);
   EXPECT_GE(cold, warm + 5) << "the cache is emptied before each run";
-  EXPECT_THAT(device->product_choices(), testing::HasSubstr("\"cached\": true"))
+  EXPECT_THAT(device->product_choices(), HasSubstr("\"cached\": true"))
       << "chosen anew, not taken from the cache's file";
   EXPECT_EQ(fills_of(1 << 18), 0) << "now it is taken from there";
 }
@@ -308,7 +304,7 @@ TEST_F(TuningOnFake, TakesChoicesThatWereMadeBeforeTheStepsMemoryWasAllocated) {
   restart(machine, tuned);
   device->prepare(op);
   const std::string choices = device->product_choices();
-  EXPECT_THAT(choices, testing::HasSubstr("\"cached\": true"));
+  EXPECT_THAT(choices, HasSubstr("\"cached\": true"));
   std::filesystem::remove_all(folder() / "barestep");
   restart(machine, tuned);
   device->set_product_choices(choices);

@@ -1,16 +1,11 @@
 // The ranges that tools see from a CUDA device, here on the fake runtime.
 #include <dlfcn.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cstdlib>
 
 #include "kernels/on_fake.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using ::testing::ElementsAre;
 
 /// Must run before NVTX searches for a tool, which it does once.
 [[maybe_unused]] const int kAttached = ::setenv("NVTX_INJECTION64_PATH", FAKE_NVTX, 1);

@@ -1,19 +1,11 @@
 // The kernel for products of few rows, run on the host through its launcher, compared with plain
 // loops in double and with a plain chain of fp32.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "core/index.h"
 #include "core/random.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/op_cases.h"
 #include "support/host_cuda.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

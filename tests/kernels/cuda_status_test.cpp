@@ -1,9 +1,6 @@
 // Every return code that a user can encounter, with its line and exit code.
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-
 #include "kernels/cuda/status.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,18 +1,11 @@
 // Attention on tensor cores, run on the host through its launchers, compared with its definition in
 // double and with the kernels that multiply in fp32.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "core/index.h"
 #include "core/random.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/op_cases.h"
 #include "support/host_cuda.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

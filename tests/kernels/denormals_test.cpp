@@ -2,22 +2,13 @@
 // them.
 #include "kernels/cpu/denormals.h"
 
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <thread>
-#include <utility>
-#include <vector>
-
 #include "core/index.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/make_device.h"
 #include "kernels/op_cases.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,12 +1,8 @@
 // Exponentials, logarithms and hyperbolic tangents against double precision.
 #include "kernels/elementary.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-
 #include "kernels/formulas.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

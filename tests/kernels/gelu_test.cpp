@@ -1,13 +1,9 @@
 // GELU's vector kernels against its formula, and the formula against double precision.
-#include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
-#include <limits>
 #include <numbers>
-#include <vector>
 
 #include "kernels/cpu/activation.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -2,22 +2,15 @@
 #include "support/host_cuda.h"
 
 #include <cuda_runtime.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <stdexcept>
-#include <vector>
 
 #include "kernels/cuda/instructions.cuh"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace {
 
+using namespace barestep;
 using host_cuda::Order;
-using testing::Each;
 using testing::ThrowsMessage;
 
 template <class Kernel>
@@ -66,7 +59,7 @@ TEST(HostCuda, RunsTheLastBlockFirstIfItsLastThreadRunsFirst) {
   host_cuda::set_order(Order::kLastThread);
   host_cuda::run({2, 2, 1}, {1, 1, 1}, 0, [&] { order.push_back(2 * blockIdx.y + blockIdx.x); });
   host_cuda::set_order(Order::kFirstThread);
-  EXPECT_THAT(order, testing::ElementsAre(3, 2, 1, 0));
+  EXPECT_THAT(order, ElementsAre(3, 2, 1, 0));
 }
 
 TEST(HostCuda, CountsUpAndStartsAgainAtZero) {
@@ -77,31 +70,30 @@ TEST(HostCuda, CountsUpAndStartsAgainAtZero) {
     old.push_back(atomicInc(&number, 2));
   };
   run(4, 1, count);
-  EXPECT_THAT(old, testing::ElementsAre(0, 1, 2, 0));
+  EXPECT_THAT(old, ElementsAre(0, 1, 2, 0));
   EXPECT_EQ(number, 1U);
 }
 
 TEST(HostCuda, FindsACountWithoutAFence) {
   unsigned number = 0;
-  EXPECT_THAT(
-      ([&] {
-        run(1, 1, [&] {
-          __threadfence();
-          atomicInc(&number, 2);
-          atomicInc(&number, 2);
-        });
-      }),
-      ThrowsMessage<std::runtime_error>(testing::HasSubstr("a thread counts without a fence")));
+  EXPECT_THAT(([&] {
+                run(1, 1, [&] {
+                  __threadfence();
+                  atomicInc(&number, 2);
+                  atomicInc(&number, 2);
+                });
+              }),
+              ThrowsMessage<std::runtime_error>(HasSubstr("a thread counts without a fence")));
 }
 
 TEST(HostCuda, RunsNeighboringBlocksInOppositeOrders) {
   std::vector<unsigned> last(3);
   const auto kernel = [&] { last[blockIdx.x] = threadIdx.x; };
   run(3, 8, kernel);
-  EXPECT_THAT(last, testing::ElementsAre(7, 0, 7));
+  EXPECT_THAT(last, ElementsAre(7, 0, 7));
   host_cuda::set_order(Order::kLastThread);
   run(3, 8, kernel);
-  EXPECT_THAT(last, testing::ElementsAre(0, 7, 0));
+  EXPECT_THAT(last, ElementsAre(0, 7, 0));
   host_cuda::set_order(Order::kFirstThread);
 }
 

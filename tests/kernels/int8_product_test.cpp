@@ -2,25 +2,17 @@
 // quantization, and NaN and infinity.
 #include "kernels/cpu/int8_product.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <fstream>
-#include <limits>
-#include <random>
 
 #include "kernels/cpu/ops.h"
 #include "kernels/int8.h"
 #include "kernels/op_cases.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
-using testing::Each;
-using testing::ElementsAreArray;
 
 struct Int8Numbers {
   std::vector<std::int8_t> a, b;

@@ -2,14 +2,9 @@
 // loops to the bit.
 #include "kernels/cpu/linear_adam.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <random>
-#include <vector>
-
 #include "kernels/cpu/cascade_sum.h"
 #include "kernels/op_cases.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

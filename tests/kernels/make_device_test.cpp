@@ -1,8 +1,7 @@
 #include "kernels/make_device.h"
 
-#include <gtest/gtest.h>
-
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

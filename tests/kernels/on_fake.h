@@ -1,11 +1,10 @@
 // A CUDA device on the fake runtime, for a test.
 #pragma once
 
-#include <string>
-
 #include "gpu/cuda_harness.h"
 #include "support/expect_error.h"
 #include "support/fake_cuda.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,18 +1,8 @@
 #include "kernels/op_cases.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <optional>
-#include <random>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-
 #include "core/operands.h"
 #include "core/random.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,14 +1,9 @@
 // Every device op with awkward shapes, and the numbers it reads.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "core/addresses.h"
 #include "core/ops.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -1,14 +1,8 @@
 // Ops access only what accesses_of declares, and their results depend on nothing else, including
 // the number of threads.
-#include <gtest/gtest.h>
-
-#include <cstring>
-#include <functional>
-#include <map>
-#include <set>
-
 #include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,14 +1,4 @@
 // Single ops: special numbers, padding, refusals, parts.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <cmath>
-#include <limits>
-#include <optional>
-#include <set>
-#include <string>
-
 #include "core/error.h"
 #include "core/index.h"
 #include "core/operands.h"
@@ -16,6 +6,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -155,7 +146,7 @@ TEST(OptimizerUpdate, LeavesPaddingZero) {
     SCOPED_TRACE(label_of(DeviceOp(op)));
     run(op, memory);
     for (const Access& access : accesses_of(Op(DeviceOp(op)))) {
-      if (access.writes) EXPECT_THAT(memory.values(access.tensor), testing::Each(0.0F));
+      if (access.writes) EXPECT_THAT(memory.values(access.tensor), Each(0.0F));
     }
   }
 }

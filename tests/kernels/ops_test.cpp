@@ -1,13 +1,6 @@
 // Ops compared with plain loops in double, over all cases and with every library of products.
 #include "core/ops.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <cmath>
-#include <limits>
-
 #include "core/operands.h"
 #include "core/philox.h"
 #include "core/random.h"
@@ -15,6 +8,7 @@
 #include "kernels/cpu/widen.h"
 #include "kernels/op_cases.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
@@ -414,7 +408,7 @@ struct Oracle {
   void expect_step(const OptimizerUpdate& op, const AdamStep& step) const {
     if (op.loss_scale && in(op.loss_scale->found_inf, 0) > 0) {
       for (const Tensor& tensor : {op.weights, op.state[0], op.state[1]}) {
-        EXPECT_THAT(after.values(tensor), testing::ElementsAreArray(before.values(tensor)));
+        EXPECT_THAT(after.values(tensor), ElementsAreArray(before.values(tensor)));
       }
       return;
     }
@@ -561,7 +555,7 @@ struct Oracle {
   }
 
   void operator()(const Copy& op) const {
-    EXPECT_THAT(after.values(op.to), testing::ElementsAreArray(before.values(op.from)));
+    EXPECT_THAT(after.values(op.to), ElementsAreArray(before.values(op.from)));
   }
 
   void operator()(const Cast& op) const {
@@ -603,9 +597,9 @@ struct Oracle {
 
   void operator()(const Fill& op) const {
     if (op.out.dtype == DType::kF32) {
-      EXPECT_THAT(after.values(op.out), testing::Each(op.value));
+      EXPECT_THAT(after.values(op.out), Each(op.value));
     } else {
-      EXPECT_THAT(after.values<std::int32_t>(op.out), testing::Each(0));
+      EXPECT_THAT(after.values<std::int32_t>(op.out), Each(0));
     }
   }
 
@@ -613,7 +607,7 @@ struct Oracle {
     TorchGenerator generator(7);
     std::vector<float> expected(static_cast<std::size_t>(op.out.size()));
     generator.randn(expected);
-    EXPECT_THAT(after.values(op.out), testing::ElementsAreArray(expected));
+    EXPECT_THAT(after.values(op.out), ElementsAreArray(expected));
     EXPECT_EQ(after.values<TorchGenerator>(op.state)[0].next(), generator.next());
   }
 

@@ -1,8 +1,7 @@
 // Products in a build without oneDNN and OpenBLAS.
-#include <gtest/gtest.h>
-
 #include "kernels/cpu/product.h"
 #include "support/expect_error.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

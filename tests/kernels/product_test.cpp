@@ -2,15 +2,10 @@
 // processor.
 #include "kernels/cpu/product.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <random>
-#include <vector>
-
 #include "core/random.h"
 #include "kernels/loop_ops.h"
 #include "kernels/op_cases.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

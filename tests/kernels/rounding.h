@@ -2,14 +2,9 @@
 // tensor cores drop the bits of a term below the last bit of the largest one.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
-#include <variant>
-#include <vector>
-
 #include "core/index.h"
 #include "kernels/op_cases.h"
+#include "support/testing.h"
 
 namespace barestep {
 

@@ -2,7 +2,7 @@
 // sum is accepted, and mistakes of a kernel are not.
 #include "kernels/rounding.h"
 
-#include <gtest/gtest.h>
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

@@ -1,13 +1,10 @@
 #include "kernels/cpu/thread_pool.h"
 
-#include <gtest/gtest.h>
 #include <pthread.h>
-
-#include <chrono>
-#include <vector>
 
 #include "support/expect_error.h"
 #include "support/sanitized.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {

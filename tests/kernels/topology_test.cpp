@@ -2,20 +2,13 @@
 // the order of the tree.
 #include "kernels/cpu/topology.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <thread>
-
 #include "core/program.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/make_device.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
-
-using testing::ElementsAre;
 
 // Two packages of four cores of two hardware threads: CPUs 0-7 and 8-15.
 constexpr const char* kTwoPackages = "pack:2 numa:1 core:4 pu:2";

@@ -1,12 +1,9 @@
 // The bits of PyTorch 1.13 on the CPU, with one thread and AVX2 kernels.
-#include <gtest/gtest.h>
-
-#include <bit>
-
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
 #include "support/golden.h"
+#include "support/testing.h"
 
 namespace barestep {
 namespace {
