@@ -49,12 +49,6 @@ std::optional<std::int64_t> unit_bytes(std::string_view name) {
   return std::nullopt;
 }
 
-std::string_view without_blanks(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
 /// number * unit, exact if the number has no fraction; nothing if it is not a number or too large.
 std::optional<std::int64_t> scaled(std::string_view number, std::int64_t unit) {
   const char* end = number.data() + number.size();
@@ -76,6 +70,11 @@ std::optional<std::int64_t> scaled(std::string_view number, std::int64_t unit) {
 }
 
 }  // namespace
+
+std::string_view without_blanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text.substr(0, text.find_last_not_of(" \t") + 1);
+}
 
 std::string human_bytes(std::int64_t bytes) {
   if (bytes > -kKibi && bytes < kKibi) return fmt::format("{} B", bytes);

@@ -62,6 +62,9 @@ std::string duration_text(double seconds);
 std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what);
 std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view what);
 
+/// The text without blanks and tabs at its ends.
+std::string_view without_blanks(std::string_view text);
+
 /// Reads the number at the start of `text` into `number`, as std::from_chars does: without blanks,
 /// a plus sign or hexadecimal digits before it, whatever the locale. Returns where it ends and the
 /// error; `number` changes only without one. A seam: not every standard library has std::from_chars

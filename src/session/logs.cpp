@@ -7,6 +7,7 @@
 #include <fstream>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "core/clock.h"
 #include "options/options.h"
@@ -58,7 +59,8 @@ MetricsLog::MetricsLog(const TrainConfig& config, Group* ranks, const Mesh& mesh
 
 MetricsLog::~MetricsLog() {
   if (!file_) return;
-  for (const StepFigures& step : kept_) write(metrics_record(step, 0, mesh_));
+  for (const StepFigures& step : std::exchange(kept_, {})) write(metrics_record(step, 0, mesh_));
+  for (const std::string& record : others_) write(record);
 }
 
 void MetricsLog::on_pause() {
@@ -98,9 +100,11 @@ void MetricsLog::gather_kept() {
       write(metrics_record(all[rank * steps + step], static_cast<int>(rank), mesh_));
     }
   }
+  for (const std::string& record : std::exchange(others_, {})) write(record);
 }
 
 void MetricsLog::write(const std::string& record) {
+  if (!kept_.empty()) return others_.push_back(record);
   file_->write([&](OutputFile& file) { file.write(record + "\n"); });
 }
 

@@ -85,7 +85,7 @@ class MetricsLog final : public Observer {
   /// Every rank calls it. Blocks.
   void close() override;
 
-  /// Writes a line of JSON; for rank 0.
+  /// Writes a line of JSON, after the steps before it; for rank 0.
   void write(const std::string& record);
 
  private:
@@ -96,6 +96,7 @@ class MetricsLog final : public Observer {
   Mesh mesh_;
   std::optional<RunFile<OutputFile>> file_;  // only on rank 0
   std::vector<StepFigures> kept_{};          // of this rank, not yet sent
+  std::vector<std::string> others_{};        // what was written since
   std::ptrdiff_t due_ = 1;                   // so many of them are sent
   std::optional<LostTimeWatch> watch_;       // this process, since its warm-up or watch()
 };

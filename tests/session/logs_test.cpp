@@ -74,6 +74,21 @@ TEST_F(MetricsLogOfTwins, WritesStepsInTheirOrder) {
   EXPECT_THAT(steps(), ElementsAre("0.0", "0.1", "1.0", "1.1", "2.0", "2.1"));
 }
 
+TEST_F(MetricsLogOfTwins, WritesWhatOthersRecordAfterTheStepsBeforeIt) {
+  for (const bool fails : {false, true}) {
+    {
+      MetricsLog log(config_, &twins_);
+      report(log, 0, 2, 1e-3);
+      log.write(R"({"step": 9, "rank": 9})");
+      report(log, 2, 3, 1e-3);
+      if (!fails) log.close();
+    }
+    const std::vector<std::string> all = steps();
+    EXPECT_EQ(all.back(), "9.9");
+    EXPECT_THAT(all, SizeIs(fails ? 5 : 7));
+  }
+}
+
 TEST_F(MetricsLogOfTwins, HasAllStepsWhereARunPauses) {
   MetricsLog log(config_, &twins_);
   report(log, 0, 2, 1e-3);

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
+#include "core/units.h"
 #include "lab/child.h"
 #include "lab/report/svg.h"
 
@@ -260,11 +261,6 @@ void write_page(const std::filesystem::path& folder, const Page& page, const std
   replace_file(folder / (name + ".md"),
                fmt::format("# {}\n\n{}", markdown_text(page.title), page.markdown));
   replace_file(folder / (name + ".html"), html_of(page));
-}
-
-std::string_view without_blanks(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
-  return text.substr(0, text.find_last_not_of(" \t") + 1);
 }
 
 std::vector<std::string> cells_of(std::string_view line) {

@@ -52,9 +52,6 @@ std::string html_page(const std::string& title, const std::string& body);
 /// The blocks of a Markdown text, between blank lines, as their lines.
 std::vector<std::vector<std::string>> blocks_of(std::string_view markdown);
 
-/// The text without blanks and tabs at its ends.
-std::string_view without_blanks(std::string_view text);
-
 /// The cells of a line "| a | b |" of a table, without blanks at their ends.
 std::vector<std::string> cells_of(std::string_view line);
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/lookup.h"
+#include "core/units.h"
 #include "lab/predict/asked_run.h"
 #include "lab/report/page.h"
 #include "lab/sheets/sheets.h"
