@@ -1,71 +1,69 @@
-// core_distance SECONDS: how far apart the CPUs are, and beside it how long a pass of Adam takes on
-// one of them and on two, each over 38 MB of its own. On a virtual machine both change together.
+// core_distance SECONDS: how far apart the cores are, and beside it how long a pass of Adam takes
+// on one of them and on two, each over 38 MB of its own. On a virtual machine both change together.
 #include <fmt/format.h>
 
 #include <barrier>
-#include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <thread>
-#include <vector>
 
 #include "core/clock.h"
 #include "core/host.h"
-#include "core/statistics.h"
+#include "kernels/cpu/ops.h"
+#include "measure.h"
 
-namespace barestep {
+namespace barestep::bench {
 namespace {
 
-constexpr std::size_t kNumbers = 2'360'000;  // dim 768, depth 4
+constexpr std::int64_t kNumbers = 2'360'000;  // of a model with dim 768 and depth 4
 
-struct AdamState {
-  std::vector<float> w = std::vector<float>(kNumbers, 0.1F), g = w, m = w, v = w;
-
-  void pass() {
-    for (std::size_t i = 0; i < kNumbers; ++i) {
-      m[i] = 0.9F * m[i] + 0.1F * g[i];
-      v[i] = 0.999F * v[i] + 0.001F * g[i] * g[i];
-      w[i] -= 1e-3F * m[i] / (std::sqrt(v[i]) + 1e-8F);
-    }
-  }
-
-  /// Median of passes for a tenth of a second.
-  double pass_ms() {
+class AdamOnOneThread {
+ public:
+  /// Median of passes for a tenth of a second, after one.
+  double milliseconds() {
     std::vector<double> seconds;
+    ops_.run(update_, memory_.addresses());
     for (const double end_s = now_s() + 0.1; now_s() < end_s;) {
-      const double begin_s = now_s();
-      pass();
-      seconds.push_back(now_s() - begin_s);
+      seconds.push_back(seconds_of([&] { ops_.run(update_, memory_.addresses()); }));
     }
     return 1e3 * median(seconds);
   }
+
+ private:
+  ThreadPool pool_{1};
+  std::unique_ptr<Product> product_ = make_product(GemmProvider::kAuto);
+  CpuOps ops_{pool_, *product_};
+  DeviceMemory memory_{4 * kNumbers + 1024};
+  OptimizerUpdate update_{.weights = memory_.take(1, kNumbers),
+                          .grads = memory_.take(1, kNumbers),
+                          .state = {memory_.take(1, kNumbers), memory_.take(1, kNumbers)},
+                          .scalars = memory_.take(1, 2)};
 };
 
 void watch(double seconds) {
-  AdamState first, second;
-  fmt::print("{:>8}{:>16}{:>16}{:>16}{:>16}\n", "s", "apart, ns", "alone, ms", "of two, ms",
+  AdamOnOneThread first, second;
+  fmt::print("{:>6}{:>12}{:>12}{:>12}{:>12}\n", "s", "apart, ns", "alone, ms", "of two, ms",
              "and, ms");
   const double begin_s = now_s();
-  for (; now_s() < begin_s + seconds; std::this_thread::sleep_for(std::chrono::seconds(2))) {
+  for (; now_s() < begin_s + seconds; std::this_thread::sleep_for(std::chrono::seconds(4))) {
     const double distance_s = core_distance_s();
-    const double alone = first.pass_ms();
-    double of_first = 0, of_second = 0;
+    const double alone_ms = first.milliseconds();
+    double first_ms = 0, second_ms = 0;
     std::barrier both(2);
     std::thread other([&] {
       both.arrive_and_wait();
-      of_second = second.pass_ms();
+      second_ms = second.milliseconds();
     });
     both.arrive_and_wait();
-    of_first = first.pass_ms();
+    first_ms = first.milliseconds();
     other.join();
-    fmt::print("{:8.0f}{:16.0f}{:16.3f}{:16.3f}{:16.3f}\n", now_s() - begin_s, 1e9 * distance_s,
-               alone, of_first, of_second);
+    fmt::print("{:6.0f}{:12.0f}{:12.3f}{:12.3f}{:12.3f}\n", now_s() - begin_s, 1e9 * distance_s,
+               alone_ms, first_ms, second_ms);
   }
 }
 
 }  // namespace
-}  // namespace barestep
+}  // namespace barestep::bench
 
 int main(int argc, char** argv) {
-  barestep::watch(argc > 1 ? std::atof(argv[1]) : 120);
+  barestep::bench::watch(argc > 1 ? std::atof(argv[1]) : 240);
 }

@@ -6,4 +6,4 @@ set -euo pipefail
 . "$(dirname "$0")/keep.sh"
 
 ninja -C "$build" core_distance >/dev/null
-keep core_distance.txt "$build/core_distance" "${1:-240}"
+keep core_distance.txt "$build/core_distance" "${1:-600}"
