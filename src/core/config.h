@@ -219,6 +219,11 @@ constexpr DType type_of(Precision precision) {
                                          : DType::kF32;
 }
 
+/// Whether products take whole numbers, to which evaluations quantize; nothing is trained in these.
+constexpr bool quantizes(Precision precision) {
+  return precision == Precision::kInt8;
+}
+
 /// The factor that scales fp16 gradients; the defaults are those of torch.amp.GradScaler.
 struct LossScaling {
   bool dynamic = true;  // halves after an overflow, doubles after `window` steps without one
@@ -408,7 +413,7 @@ struct DeviceConfig {
   bool fusion = true;  // bias and activation in products, their gradients in one op
   bool graph = false;  // captures the step once and launches it as a unit
   Precision precision = Precision::kFp32;
-  std::optional<Quantization> quantization{};  // for int8; default: kRow
+  std::optional<Quantization> quantization{};  // if the precision quantizes; default: kRow
   // A GPU times the algorithms of products. With an empty `autotune`, it times products of at least
   // tuned_flop flops and keeps the choices in the user's cache; otherwise it times all products and
   // keeps the choices in that file.

@@ -167,7 +167,7 @@ Operands operands(const QuantizedGemm& op) {
 
 std::vector<OpRule> rules(const QuantizedGemm& op) {
   return {{op.bits == 7 || op.bits == 8, "bits must be 7 or 8"},
-          {op.a.cols <= kMaxInt8Inputs, "a sum of so many products may overflow"}};
+          {op.a.cols <= kMaxQuantizedInputs, "a sum of so many products may overflow"}};
 }
 
 /// Integer multiply-adds count like those of floats. They are followed by the product of the scales

@@ -132,7 +132,7 @@ struct Quantize {
 /// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The integer
 /// product is exact in int32 and is converted to fp32 once; multiplying by the scale and adding the
 /// bias round once. a is from Quantize with the same `bits`, b from QuantizeWeight. c m x n, a
-/// m x k, b n x k, bias 1 x n; k is at most kMaxInt8Inputs.
+/// m x k, b n x k, bias 1 x n; k is at most kMaxQuantizedInputs.
 struct QuantizedGemm {
   static constexpr std::string_view kLabel = "quantized_gemm";
   Tensor c, a, b;
@@ -143,7 +143,7 @@ struct QuantizedGemm {
 };
 
 /// A sum of this many products of two 8-bit numbers always fits into an int32.
-constexpr std::int64_t kMaxInt8Inputs = 65'536;
+constexpr std::int64_t kMaxQuantizedInputs = 65'536;
 
 /// values += bias on every row, if there is a bias; then the activation; in place.
 /// `pre_activation`, if given, receives the activation's input. values, bias and pre_activation are

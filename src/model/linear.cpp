@@ -49,8 +49,8 @@ Tensor Linear::forward(Pass& pass, const Tensor& x) {
   if (keeps && traits.grad_from == GradFrom::kInput) pre_activation_ = take(".pre_activation");
   if (keeps && traits.grad_from == GradFrom::kOutput && drops(pass))
     undropped_ = take(".undropped");
-  if (model.int8 && pass.phase == Phase::kEvaluate) {
-    add_int8_product(pass);
+  if (model.quantized && pass.phase == Phase::kEvaluate) {
+    add_quantized_product(pass);
     return out_;
   }
   add_product(pass);
@@ -83,19 +83,19 @@ void Linear::add_product(const Pass& pass) const {
   if (remains) pass.add(rest, name());
 }
 
-Linear::Int8Weight Linear::int8_weight(const Pass& pass) const {
+Linear::QuantizedWeight Linear::quantized_weight(const Pass& pass) const {
   const auto take = [&](const char* what, std::int64_t rows, std::int64_t cols, DType dtype) {
     return pass.buffers.tensor(name() + what, Category::kParameters, rows, cols, dtype,
                                pass.device);
   };
-  const bool one_scale = pass.model.int8->scheme == Quantization::kTorch;
+  const bool one_scale = pass.model.quantized->scheme == Quantization::kTorch;
   return {.weight = take(".int8_weight", spec_.outputs, spec_.inputs, DType::kI8),
           .scales = take(".weight_scales", 1, one_scale ? 1 : spec_.outputs, DType::kF32),
           .sums = take(".weight_sums", 1, spec_.outputs, DType::kI32)};
 }
 
 void Linear::quantize(const Pass& pass) const {
-  const Int8Weight to = int8_weight(pass);
+  const QuantizedWeight to = quantized_weight(pass);
   pass.add(QuantizeWeight{.to = to.weight,
                           .scales = to.scales,
                           .sums = to.sums,
@@ -103,9 +103,9 @@ void Linear::quantize(const Pass& pass) const {
            name());
 }
 
-void Linear::add_int8_product(const Pass& pass) const {
-  const Int8Spec& int8 = *pass.model.int8;
-  const bool by_rows = int8.scheme == Quantization::kRow;
+void Linear::add_quantized_product(const Pass& pass) const {
+  const QuantizationSpec& quantized = *pass.model.quantized;
+  const bool by_rows = quantized.scheme == Quantization::kRow;
   const Tensor& x = factors_.x;
   const auto take = [&](const char* buffer, std::int64_t rows, std::int64_t cols, DType dtype) {
     return pass.buffers.tensor(buffer, Category::kActivations, rows, cols, dtype, pass.device);
@@ -113,10 +113,10 @@ void Linear::add_int8_product(const Pass& pass) const {
   Quantize input{.to = take("int8_x", x.rows, x.cols, DType::kI8),
                  .scales = take("x_scales", by_rows ? x.rows : 1, 1, DType::kF32),
                  .from = x,
-                 .bits = int8.bits};
+                 .bits = quantized.bits};
   if (!by_rows) input.zero_point = take("x_zero_point", 1, 1, DType::kI32);
   pass.add(input, name());
-  const Int8Weight weight = int8_weight(pass);
+  const QuantizedWeight weight = quantized_weight(pass);
   pass.add(QuantizedGemm{.c = out_,
                          .a = input.to,
                          .b = weight.weight,

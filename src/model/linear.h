@@ -69,7 +69,7 @@ class Linear final : public Block {
   /// Adds the gradients of its parameters from these factors, bias first.
   void add_gradients(const Pass& pass, const Factors& factors) const;
 
-  /// Computes the int8 weight that evaluations read; run once after the parameters have been
+  /// Computes the quantized weight that evaluations read; run once after the parameters have been
   /// copied.
   void quantize(const Pass& pass) const;
 
@@ -83,7 +83,7 @@ class Linear final : public Block {
   [[nodiscard]] std::int64_t outputs() const { return outputs_; }
 
  private:
-  struct Int8Weight {
+  struct QuantizedWeight {
     Tensor weight, scales, sums;
   };
 
@@ -91,8 +91,8 @@ class Linear final : public Block {
   [[nodiscard]] Tensor add_grad_x(const Pass& pass, const Tensor& grad_y) const;
   void add_gradients_of(Pass& pass, const Tensor& grad_y, bool bias_is_summed);
   void add_product(const Pass& pass) const;
-  void add_int8_product(const Pass& pass) const;
-  [[nodiscard]] Int8Weight int8_weight(const Pass& pass) const;
+  void add_quantized_product(const Pass& pass) const;
+  [[nodiscard]] QuantizedWeight quantized_weight(const Pass& pass) const;
   void add_bias_gradient(const Pass& pass, const Tensor& grad_y) const;
   void add_weight_gradient(const Pass& pass, const Factors& factors) const;
   /// Adds the gradient of a parameter, as made by make(where to, beta).

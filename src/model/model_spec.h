@@ -15,8 +15,8 @@
 
 namespace barestep {
 
-/// How an evaluation in int8 quantizes; see QuantizeWeight and Quantize.
-struct Int8Spec {
+/// How an evaluation quantizes; see QuantizeWeight and Quantize.
+struct QuantizationSpec {
   Quantization scheme = Quantization::kRow;
   int bits = 8;  // for activations
 };
@@ -71,7 +71,7 @@ struct ModelSpec {
   int tensor_ranks = 1;
   int stage = 0;  // these programs' stage of the `stages` into which ranks cut the layers
   int stages = 1;
-  std::optional<Int8Spec> int8{};                // evaluations compute products in int8
+  std::optional<QuantizationSpec> quantized{};   // of evaluations, the products
   std::optional<TransformerSpec> transformer{};  // its rows_per_sample is the length of sequences
   std::string name = "net";                      // of an MLP's container of layers
 

@@ -215,16 +215,17 @@ void check_schedule(const OptimizerConfig& optimizer) {
   }
 }
 
-/// The sums of int8 products must not overflow.
-void check_int8(const TrainConfig& config) {
-  if (config.device.precision != Precision::kInt8) return;
+/// The sums of quantized products must not overflow.
+void check_sums(const TrainConfig& config) {
+  const Precision precision = config.device.precision;
+  if (!quantizes(precision)) return;
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCpu);
   const std::int64_t max = *std::max_element(widths.begin(), widths.end() - 1);
-  if (max <= kMaxInt8Inputs) return;
+  if (max <= kMaxQuantizedInputs) return;
   refuse_options(
-      "--precision", "int8",
+      "--precision", std::string(name_of(precision)),
       fmt::format("a layer has {} inputs, and sums of more than {} products may overflow", max,
-                  kMaxInt8Inputs),
+                  kMaxQuantizedInputs),
       "use --precision fp32");
 }
 
@@ -386,7 +387,7 @@ void validate(const TrainConfig& config) {
   check_device(config.device);
   check_denormals(config);
   check_parallel(config);
-  check_int8(config);
+  check_sums(config);
   check_micro_steps(config);
   check_recomputation(config);
   check_size(config, config.data.batch_size);

@@ -654,21 +654,22 @@ namespace {
 std::vector<Precision> precisions_of(const TrainConfig& config) {
   const bool only_shows = config.output.plan || config.output.explain;
   const Precision requested = config.device.precision;
-  const bool is_narrow = requested == Precision::kInt8 || type_of(requested) != DType::kF32;
+  const bool is_narrow = quantizes(requested) || type_of(requested) != DType::kF32;
   if (!is_narrow || only_shows) return {requested};
   return {Precision::kFp32, requested};
 }
 
-/// Empty except for int8.
-std::string int8_text(const TrainConfig& config, const StepSpec& spec) {
-  if (!spec.model.int8) return "";
-  const char* const why = spec.model.int8->scheme != Quantization::kRow ? ", as PyTorch's"
-                          : spec.model.int8->bits == 7
+/// Empty if nothing is quantized.
+std::string quantization_text(const TrainConfig& config, const StepSpec& spec) {
+  const auto& quantized = spec.model.quantized;
+  if (!quantized) return "";
+  const char* const why = quantized->scheme != Quantization::kRow ? ", as PyTorch's"
+                          : quantized->bits == 7
                               ? ", since this CPU has no instructions that add 8 exactly (VNNI)"
                               : "";
-  return fmt::format("int8: quantization {}, activations of {} bits{}; accumulated in int32\n",
-                     name_of(config.device.quantization.value_or(Quantization::kRow)),
-                     spec.model.int8->bits, why);
+  return fmt::format("{}: quantization {}, activations of {} bits{}; accumulated in int32\n",
+                     name_of(config.device.precision), name_of(quantized->scheme), quantized->bits,
+                     why);
 }
 
 }  // namespace
@@ -679,7 +680,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   std::shared_ptr<const Dataset> data;
   std::optional<MetricsLog> metrics;
   std::vector<Evaluation> rows;
-  std::string int8;
+  std::string quantized;
   LostTimeWatch watch;
   const std::vector<Precision> precisions = precisions_of(config);
   const std::optional<Quantization> quantization = config.device.quantization;
@@ -688,7 +689,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
     for (const Precision precision : precisions) {
       config.data.batch_size = size;
       config.device.precision = precision;
-      config.device.quantization = precision == Precision::kInt8 ? quantization : std::nullopt;
+      config.device.quantization = quantizes(precision) ? quantization : std::nullopt;
       Session session(place, config, job, data);
       data = session.data();
       if (!session.answer().empty()) {
@@ -704,7 +705,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
       if (metrics) metrics->watch();
       MetricsLog* const records = metrics && job.is_first() ? &*metrics : nullptr;
       rows.push_back(session.evaluate(records, rows.size() > first ? &rows[first] : nullptr));
-      int8 = int8_text(config, session.spec());
+      quantized = quantization_text(config, session.spec());
     }
   }
   if (rows.empty()) return;
@@ -723,7 +724,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
                                      on_one_line(config.output.load.string()), grouped(samples),
                                      noun_for(samples, "sample"), ranks,
                                      division.empty() ? "" : ", ", division, evaluation_table(rows),
-                                     int8, confusion_table(rows[precisions.size() - 1])));
+                                     quantized, confusion_table(rows[precisions.size() - 1])));
   if (config.output.verbose) {
     const std::int64_t warmup = config.training.warmup.value_or(0);
     show("\n" + run_checklist(config, warmup, std::ssize(rows.front().batches) - warmup, lost));

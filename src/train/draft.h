@@ -402,7 +402,7 @@ class Draft {
   /// The op over the complete flat buffers, for schemes that cut it and add the parts.
   [[nodiscard]] Op whole_update();
 
-  /// Computes the int8 weights that evaluations read.
+  /// Computes the quantized weights that evaluations read.
   void quantize();
 
   /// An evaluation's pass through the model on device 0, or through the stages of a pipeline; where

@@ -55,7 +55,7 @@ std::int64_t sum_over_ranks(Group* ranks, std::int64_t mine);
 class Evaluator {
  public:
   /// Allocates weights and the activations of a batch, and quantizes weights if the programs
-  /// compute in int8. `programs` are built with evaluation_spec_of(). `ranks` connects the ranks
+  /// do. `programs` are built with evaluation_spec_of(). `ranks` connects the ranks
   /// that they are built for, each of which evaluates its share of the samples; it may be null for
   /// a single rank. All arguments must outlive the evaluator. Blocks.
   Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,

@@ -31,11 +31,12 @@ double io_delay_in_step_s(const DataConfig& data) {
 }
 
 /// PyTorch's x86 kernels use 7 bits on every processor; ours use 8 if their products are exact.
-std::optional<Int8Spec> int8_spec_of(const DeviceConfig& config, DeviceKind kind) {
-  if (config.precision != Precision::kInt8) return std::nullopt;
+std::optional<QuantizationSpec> quantization_of(const DeviceConfig& config, DeviceKind kind) {
+  if (!quantizes(config.precision)) return std::nullopt;
   const Quantization scheme = config.quantization.value_or(Quantization::kRow);
   const bool is_exact = kind == DeviceKind::kCuda || has_vnni();
-  return Int8Spec{.scheme = scheme, .bits = scheme == Quantization::kRow && is_exact ? 8 : 7};
+  return QuantizationSpec{.scheme = scheme,
+                          .bits = scheme == Quantization::kRow && is_exact ? 8 : 7};
 }
 
 ModelSpec model_spec_of(const TrainConfig& config, DeviceKind kind) {
@@ -51,7 +52,7 @@ ModelSpec model_spec_of(const TrainConfig& config, DeviceKind kind) {
                  .stores_gradients = config.training.update != Update::kFused,
                  .numbers = type_of(config.device.precision),
                  .segments = static_cast<int>(std::max<std::int64_t>(config.training.recompute, 1)),
-                 .int8 = int8_spec_of(config.device, kind)};
+                 .quantized = quantization_of(config.device, kind)};
   if (model.block == BlockKind::kTransformer) {
     const std::int64_t dim = spec.widths.front();
     spec.transformer =
@@ -187,7 +188,7 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   if (spec.saves_state) make_room_for_state();
   if (spec.model.trains && spec.batches_ahead() > 0) make_room_for_batches();
   if (spec.input.test_rows > 0) build_evaluation();
-  if (spec.model.int8) {
+  if (spec.model.quantized) {
     Draft draft(StepKind::kEvaluation, "quantize", 0, buffers_, spec_);
     draft.quantize();
     quantize_ = std::make_unique<StepProgram>(std::move(draft).finish());

@@ -123,7 +123,7 @@ class StepPrograms {
   /// gathers the others', so all run as many, and the last one of some may be empty.
   [[nodiscard]] std::int64_t evaluations() const { return evaluations_; }
   [[nodiscard]] const StepProgram* last_evaluate() const { return last_evaluate_.get(); }
-  /// Runs once after the parameters have been copied, if evaluations are in int8.
+  /// Runs once after the parameters have been copied, if evaluations quantize.
   [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
 
   /// This rank's parameters, and those of the whole model.

@@ -1,8 +1,7 @@
 // Attention: PyTorch's numbers, all kernels of the CPU, derivatives, what is
 // excluded.
-#include "kernels/cpu/attention.h"
-
 #include "core/random.h"
+#include "kernels/cpu/op_sources.h"
 #include "kernels/op_cases.h"
 #include "support/attention_golden.h"
 #include "support/testing.h"

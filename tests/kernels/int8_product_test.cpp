@@ -1,9 +1,8 @@
 // Int8: kernels for every instruction set compared with the plain loop, PyTorch's dynamic
 // quantization, and NaN and infinity.
-#include "kernels/cpu/int8_product.h"
-
 #include <nlohmann/json.hpp>
 
+#include "kernels/cpu/op_sources.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/int8.h"
 #include "kernels/op_cases.h"
@@ -39,9 +38,9 @@ Int8Numbers numbers_of(std::int64_t depth, std::int64_t rows, std::int64_t cols,
 }
 
 /// The kernel's sums, minus the contribution of its offset.
-std::vector<std::int32_t> sums_by(const Int8Kernel& kernel, const Int8Numbers& numbers,
+std::vector<std::int32_t> sums_by(const ByteKernel& kernel, const Int8Numbers& numbers,
                                   std::int64_t depth, std::int64_t rows, std::int64_t cols) {
-  std::vector<std::int32_t> sums(kInt8TileRows * kInt8TileCols);
+  std::vector<std::int32_t> sums(kByteTileRows * kByteTileCols);
   kernel.sum({numbers.a.data(), numbers.b.data(), depth, rows, cols}, sums.data());
   std::vector<std::int32_t> exact;
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -49,7 +48,7 @@ std::vector<std::int32_t> sums_by(const Int8Kernel& kernel, const Int8Numbers& n
       std::int32_t of_b = 0;
       for (std::int64_t k = 0; k < depth; ++k)
         of_b += numbers.b[static_cast<std::size_t>(j * depth + k)];
-      exact.push_back(sums[static_cast<std::size_t>(i * kInt8TileCols + j)] - kernel.offset * of_b);
+      exact.push_back(sums[static_cast<std::size_t>(i * kByteTileCols + j)] - kernel.offset * of_b);
     }
   }
   return exact;
@@ -57,14 +56,14 @@ std::vector<std::int32_t> sums_by(const Int8Kernel& kernel, const Int8Numbers& n
 
 TEST(Int8Kernels, GiveThePlainLoopsSums) {
   for (const int bits : {7, 8}) {
-    const Int8Kernel kernel = int8_kernel(bits);
+    const ByteKernel kernel = byte_kernel(bits);
     SCOPED_TRACE(testing::Message() << kernel.name << ", " << bits << " bits");
     for (const std::int64_t depth : {1, 3, 31, 32, 33, 63, 64, 65, 257, 1000}) {
       for (const auto& [rows, cols] : {std::pair{1, 1}, {1, 64}, {5, 7}, {64, 64}, {3, 10}}) {
         for (const bool extreme : {false, true}) {
           const Int8Numbers numbers = numbers_of(depth, rows, cols, bits, extreme);
           ASSERT_EQ(sums_by(kernel, numbers, depth, rows, cols),
-                    sums_by(plain_int8_kernel(), numbers, depth, rows, cols))
+                    sums_by(plain_byte_kernel(), numbers, depth, rows, cols))
               << rows << "x" << cols << "x" << depth;
         }
       }
@@ -73,9 +72,9 @@ TEST(Int8Kernels, GiveThePlainLoopsSums) {
 }
 
 TEST(Int8Kernels, HoldTheLargestSumsOfTheMostInputs) {
-  const std::int64_t depth = kMaxInt8Inputs;
+  const std::int64_t depth = kMaxQuantizedInputs;
   const std::vector<std::int8_t> lowest(static_cast<std::size_t>(2 * depth), -128);
-  for (const Int8Kernel& kernel : {plain_int8_kernel(), int8_kernel(8)}) {
+  for (const ByteKernel& kernel : {plain_byte_kernel(), byte_kernel(8)}) {
     EXPECT_EQ(sums_by(kernel, {lowest, lowest}, depth, 1, 1).front(), 128 * 128 * depth)
         << kernel.name;
   }

@@ -134,7 +134,7 @@ TEST_F(EvaluatorTest, TakesTheMemoryOfWeightsAndActivationsAlone) {
 /// The evaluator of `run` in int8.
 StepSpec int8_spec(const TrainerHarness& run, Quantization scheme, int bits) {
   StepSpec spec = evaluation_spec_of(spec_of(run.config, DeviceKind::kCpu, &*run.dataset));
-  spec.model.int8 = Int8Spec{.scheme = scheme, .bits = bits};
+  spec.model.quantized = QuantizationSpec{.scheme = scheme, .bits = bits};
   return spec;
 }
 

@@ -1,11 +1,10 @@
-#include "kernels/cpu/attention.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
 #include "kernels/cpu/cascade_sum.h"
+#include "kernels/cpu/op_sources.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/formulas.h"
 

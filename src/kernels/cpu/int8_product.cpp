@@ -1,22 +1,22 @@
-#include "kernels/cpu/int8_product.h"
-
+// Products of int8 matrices on the CPU, and the quantization that precedes them.
 #include <algorithm>
 #include <array>
 
+#include "kernels/cpu/op_sources.h"
 #include "kernels/int8.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {
 namespace {
 
-void sum_plainly(const Int8Tile& tile, std::int32_t* sums) {
+void sum_plainly(const ByteTile& tile, std::int32_t* sums) {
   for (std::int64_t i = 0; i < tile.rows; ++i) {
     const std::int8_t* const a = tile.a + i * tile.depth;
     for (std::int64_t j = 0; j < tile.cols; ++j) {
       const std::int8_t* const b = tile.b + j * tile.depth;
       std::int32_t sum = 0;
       for (std::int64_t k = 0; k < tile.depth; ++k) sum += std::int32_t{a[k]} * b[k];
-      sums[i * kInt8TileCols + j] = sum;
+      sums[i * kByteTileCols + j] = sum;
     }
   }
 }
@@ -71,13 +71,13 @@ std::int64_t int8_rows_per_task(std::int64_t cols) {
 
 }  // namespace
 
-Int8Kernel plain_int8_kernel() {
+ByteKernel plain_byte_kernel() {
   return {"plain loops", sum_plainly, 0};
 }
 
-Int8Kernel int8_kernel(int bits) {
-  const Int8Kernel fast = vnni_kernel(bits);
-  return fast.sum != nullptr ? fast : plain_int8_kernel();
+ByteKernel byte_kernel(int bits) {
+  const ByteKernel fast = vnni_kernel(bits);
+  return fast.sum != nullptr ? fast : plain_byte_kernel();
 }
 
 void run_quantize_weight(const QuantizeWeight& op, const Addresses& addresses, ThreadPool& pool) {
@@ -146,25 +146,25 @@ void run_quantize(const Quantize& op, const Addresses& addresses, ThreadPool& po
 
 void run_quantized_gemm(const QuantizedGemm& op, const Addresses& addresses, bool by_plain_loops,
                         ThreadPool& pool) {
-  const Int8Kernel kernel = by_plain_loops ? plain_int8_kernel() : int8_kernel(op.bits);
+  const ByteKernel kernel = by_plain_loops ? plain_byte_kernel() : byte_kernel(op.bits);
   const auto* const a = addresses.at<std::int8_t>(op.a);
   const auto* const b = addresses.at<std::int8_t>(op.b);
   const std::int64_t depth = op.a.cols;
-  const std::int64_t down = (op.c.rows + kInt8TileRows - 1) / kInt8TileRows;
-  const std::int64_t across = (op.c.cols + kInt8TileCols - 1) / kInt8TileCols;
+  const std::int64_t down = (op.c.rows + kByteTileRows - 1) / kByteTileRows;
+  const std::int64_t across = (op.c.cols + kByteTileCols - 1) / kByteTileCols;
   with_activation(op.activation, [&]<class Formula>(Formula) {
     const DequantizeElement<Formula> element(op, addresses);
     pool.run(down * across, [&](std::int64_t task, int) {
-      const std::int64_t row = task / across * kInt8TileRows;
-      const std::int64_t col = task % across * kInt8TileCols;
-      const std::int64_t rows = std::min(kInt8TileRows, op.c.rows - row);
-      const std::int64_t cols = std::min(kInt8TileCols, op.c.cols - col);
-      alignas(64) std::int32_t sums[kInt8TileRows * kInt8TileCols];
+      const std::int64_t row = task / across * kByteTileRows;
+      const std::int64_t col = task % across * kByteTileCols;
+      const std::int64_t rows = std::min(kByteTileRows, op.c.rows - row);
+      const std::int64_t cols = std::min(kByteTileCols, op.c.cols - col);
+      alignas(64) std::int32_t sums[kByteTileRows * kByteTileCols];
       kernel.sum({a + row * depth, b + col * depth, depth, rows, cols}, sums);
       const DequantizeElement<Formula> own = element;
       for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t j = 0; j < cols; ++j)
-          own(row + i, col + j, sums[i * kInt8TileCols + j], kernel.offset);
+          own(row + i, col + j, sums[i * kByteTileCols + j], kernel.offset);
     });
   });
 }

@@ -105,6 +105,32 @@ struct VectorKernels {
   void (*gelu_grad)(float* grads, const float* from, std::int64_t n);
 };
 
+/// Rows of a and rows of b, each of `depth` bytes, stored contiguously.
+struct ByteTile {
+  const std::int8_t* a;
+  const std::int8_t* b;
+  std::int64_t depth;
+  std::int64_t rows, cols;  // cols: rows of b
+};
+constexpr std::int64_t kByteTileRows = 64;
+constexpr std::int64_t kByteTileCols = 64;  // and the stride between rows of sums
+
+/// sums[i * kByteTileCols + j] = sum over k of (a[i][k] + offset) * b[j][k], for a tile of at most
+/// kByteTileRows x kByteTileCols sums. They are exact, so all kernels give the same bits. The
+/// numbers of `a` have the number of bits that the kernel was requested for.
+struct ByteKernel {
+  std::string_view name;
+  void (*sum)(const ByteTile& tile, std::int32_t* sums);
+  std::int32_t offset;
+};
+
+/// AVX-512 VNNI's; `sum` is null if this machine cannot run it.
+ByteKernel vnni_kernel(int bits);
+
+/// That where this machine has it, else the plain loop, its reference.
+ByteKernel byte_kernel(int bits);
+ByteKernel plain_byte_kernel();
+
 /// The fastest ones that this processor can run, limited to `max`.
 const VectorKernels& vector_kernels(Instructions max = Instructions::kAuto);
 

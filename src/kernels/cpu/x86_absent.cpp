@@ -1,11 +1,10 @@
 // For processors without kernels of their own: plain loops.
-#include "kernels/cpu/int8_product.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/cpu/widen.h"
 
 namespace barestep {
 
-Int8Kernel vnni_kernel(int /*bits*/) {
+ByteKernel vnni_kernel(int /*bits*/) {
   return {"", nullptr, 0};
 }
 

@@ -57,9 +57,10 @@ cudaDataType_t cuda_type_of(DType type) {
   }
 }
 
-/// The sums of a product of int8. Nothing if cuBLASLt does not multiply such shapes, or tensors at
-/// such offsets: it multiplies signed bytes into int32 if both operands have the summed dimension
-/// last, as ours do, and if that dimension and the number of outputs are multiples of four.
+/// The sums of a quantized product. Nothing if cuBLASLt does not multiply such shapes, or tensors
+/// at such offsets: it multiplies signed bytes into int32 if both operands have the summed
+/// dimension last, as ours do, and if that dimension and the number of outputs are multiples of
+/// four.
 std::optional<ProductShape> shape_of_sums(const QuantizedGemm& op) {
   const ProductSize size{op.c.rows, op.c.cols, op.a.cols};
   // Algorithms are chosen for addresses like those of buffers.
@@ -272,12 +273,12 @@ CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
   CudaProductPlan plan;
   plan.fused = fused;
   cublasLtMatmulDesc_t matmul = nullptr;
-  const bool is_int8 = shape.type == DType::kI8;
-  const cublasComputeType_t compute = is_int8 ? CUBLAS_COMPUTE_32I
+  const bool sums_bytes = shape.type == DType::kI8;
+  const cublasComputeType_t compute = sums_bytes ? CUBLAS_COMPUTE_32I
                                       : precision_ == Precision::kTf32
                                           ? CUBLAS_COMPUTE_32F_FAST_TF32
                                           : CUBLAS_COMPUTE_32F;
-  context_.require(cublasLtMatmulDescCreate(&matmul, compute, is_int8 ? CUDA_R_32I : CUDA_R_32F),
+  context_.require(cublasLtMatmulDescCreate(&matmul, compute, sums_bytes ? CUDA_R_32I : CUDA_R_32F),
                    "cublasLtMatmulDescCreate");
   plan.matmul.reset(matmul);
   const auto transposed = [](bool is_transposed) {

@@ -67,7 +67,7 @@ class CudaProduct {
   std::optional<BiasActivation> run(const Gemm& op, const Addresses& addresses,
                                     CudaDeviceStream& stream, bool* follows_kernel);
 
-  /// The same for products of int8, which are never timed: c = the int32 sums without scales.
+  /// The same for quantized products, which are never timed: c = the int32 sums without scales.
   /// Returns false and queues nothing if cuBLASLt has no algorithm for the op's shape, or its
   /// tensors do not start at multiples of 256 bytes.
   void prepare(const QuantizedGemm& op);

@@ -212,7 +212,7 @@ Run run_on(const Run& asked, const MachineCard& card, int ranks) {
 
 bool has_rate(const MachineCard& card, Precision precision) {
   if (precision == Precision::kFp32) return true;
-  if (precision == Precision::kInt8) return false;
+  if (quantizes(precision)) return false;
   return (precision == Precision::kTf32 ? card.tf32_flops_per_s
                                         : card.flops_of(type_of(precision))) > 0;
 }
@@ -233,7 +233,7 @@ void require_machine(const Run& asked, const MachineCard& card, int ranks) {
         "ask for fewer, or use another --scheme");
   }
   const Precision precision = asked.config.device.precision;
-  if (has_rate(card, precision) || precision == Precision::kInt8) return;
+  if (has_rate(card, precision) || quantizes(precision)) return;
   refuse_options("--precision", std::string(name_of(precision)),
                  fmt::format("the card of {} has no rate of products for it", card.name),
                  fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",

@@ -66,7 +66,7 @@ std::string_view noun_of(const Run& asked);
 /// "zero1, 1024 x 6, batch 64 on each rank, --optimizer sgd".
 std::string text_of(const Run& asked);
 
-/// Whether the card has rates for products of this precision: int8 has none on any card.
+/// Whether the card has rates for products of this precision: none has those of quantized ones.
 bool has_rate(const MachineCard& card, Precision precision);
 
 }  // namespace barestep

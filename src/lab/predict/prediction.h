@@ -46,7 +46,7 @@ Findings predict_scaling(const Run& asked, const MachineCard& card, const std::v
 constexpr const char* kProductsTable = "products-table";
 
 /// Why a run is not simulated: it is none of a trainer, or the card has no rates for its products
-/// (int8 has none on any card). Empty if it is.
+/// (none has those of quantized ones). Empty if it is.
 std::string why_no_prediction(const Workload& workload, const MachineCard& card);
 
 /// Devices' memory by category, without categories that none of them has.
