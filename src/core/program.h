@@ -120,6 +120,9 @@ struct Node {
   std::vector<Wait> waits{};
   std::optional<int> micro_batch{};  // of a pipeline, for a node of its passes
   bool is_for_weights = false;       // of a pass that computes gradients of weights only
+
+  /// " of net.0", or nothing.
+  [[nodiscard]] std::string of_block() const { return block.empty() ? "" : " of " + block; }
 };
 
 /// `buffers` must outlive the program.

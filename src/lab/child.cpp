@@ -11,11 +11,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <sstream>
 #include <system_error>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 extern char** environ;
@@ -51,10 +51,10 @@ struct OutputPipe {
 /// This process's environment with `more` appended; the pointers are valid as long as both exist.
 std::vector<char*> environment_with(const std::vector<std::string>& more) {
   std::vector<char*> all;
-  for (char** each = environ; *each != nullptr; ++each) all.push_back(*each);
-  for (const std::string& each : more) {
-    const std::string name = each.substr(0, each.find('='));
-    if (std::getenv(name.c_str()) == nullptr) all.push_back(const_cast<char*>(each.c_str()));
+  for (char** variable = environ; *variable != nullptr; ++variable) all.push_back(*variable);
+  for (const std::string& setting : more) {
+    const std::string name = setting.substr(0, setting.find('='));
+    if (std::getenv(name.c_str()) == nullptr) all.push_back(const_cast<char*>(setting.c_str()));
   }
   all.push_back(nullptr);
   return all;
@@ -73,7 +73,7 @@ pid_t start(const std::vector<std::string>& command, const std::vector<std::stri
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   posix_spawnattr_setpgroup(&attributes, 0);
   std::vector<char*> arguments;
-  for (const std::string& each : command) arguments.push_back(const_cast<char*>(each.c_str()));
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   std::vector<char*> variables = environment_with(environment);
   pid_t child = 0;
@@ -130,7 +130,7 @@ TemporaryFolder::~TemporaryFolder() {
 ChildResult run_child(const std::vector<std::string>& command,
                       const std::vector<std::string>& environment) {
   OutputPipe out, err;
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin_s = now_s();
   const pid_t child = start(command, environment, out, err);
   OutputPipe::close_end(out.write_end);
   OutputPipe::close_end(err.write_end);
@@ -150,7 +150,7 @@ ChildResult run_child(const std::vector<std::string>& command,
   }
   if (stopped) give_up(child, out, err);
   result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  result.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.wall_s = now_s() - begin_s;
   result.cpu_s = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
   return result;
 }

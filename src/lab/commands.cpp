@@ -343,8 +343,8 @@ std::filesystem::path write_sheet(const SheetOptions& options, const Sheet& shee
 
 void write_script(const SheetOptions& options, const Sheet& sheet) {
   std::string arguments;
-  for (const std::string& each : options.script) {
-    const auto letters = split(each, "'");
+  for (const std::string& argument : options.script) {
+    const auto letters = split(argument, "'");
     arguments += fmt::format("{}'{}'", arguments.empty() ? "" : " ", fmt::join(letters, "'\\''"));
   }
   const StudyOptions& study = options.study;
@@ -399,8 +399,9 @@ void print_new_class(const ClassOptions& options) {
                  .secret = options.secret,
                  .quick = options.quick});
   TextTable table({"student", "variant", ">simulated"});
-  for (const Student& each : plan.students) {
-    table.add_row({each.name, options_text(each.options), simulated_time(each.price.step_s)});
+  for (const Student& student : plan.students) {
+    table.add_row(
+        {student.name, options_text(student.options), simulated_time(student.price.step_s)});
   }
   const std::string in = on_one_line((folder / "students").string());
   show(fmt::format("{}{} of {}: give out the folders in {}\n", table.text(),
@@ -472,9 +473,9 @@ void report_study(const std::filesystem::path& folder, double margin, bool pdf) 
 
 void print_amdahl(double serial, const std::vector<int>& ranks) {
   TextTable table({">ranks", ">speed-up", ">efficiency"});
-  for (const int each : ranks) {
-    const double speed_up = amdahl_speed_up(serial, each);
-    table.add_row({std::to_string(each), factor_text(speed_up), percent_text(speed_up / each)});
+  for (const int count : ranks) {
+    const double speed_up = amdahl_speed_up(serial, count);
+    table.add_row({std::to_string(count), factor_text(speed_up), percent_text(speed_up / count)});
   }
   const std::string limit = serial > 0
                                 ? fmt::format("However many ranks there are, it is less than {}.",
@@ -520,7 +521,7 @@ void predict(const PredictOptions& options, const Run& asked) {
   Findings findings = predict_scaling(
       asked, card, options.ranks.empty() ? usual_ranks(asked, card) : options.ranks);
   if (!options.with_rates) {
-    std::erase_if(findings.tables, [](const auto& each) { return each.name == kProductsTable; });
+    std::erase_if(findings.tables, [](const auto& table) { return table.name == kProductsTable; });
   }
   print_simulated(findings, card);
   if (!options.with_rates) {

@@ -90,13 +90,13 @@ nlohmann::ordered_json state_of(const Workload& workload) {
 
 void add_rows(nlohmann::ordered_json& rows, const std::string& experiment, const Results& results) {
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const Measurement& each = results.cases[i];
+    const Measurement& measured = results.cases[i];
     if (i >= results.predictions.size() || !results.predictions[i]) continue;
-    rows.push_back({{"name", fmt::format("{}: {}", experiment, each.what().key)},
-                    {"measured", time_text(each.step_s())},
+    rows.push_back({{"name", fmt::format("{}: {}", experiment, measured.what().key)},
+                    {"measured", time_text(measured.step_s())},
                     {"simulated", simulated_time(results.predictions[i]->step_s)},
                     {"difference", fmt::format("{:+.1f} %", 100 * prediction_error(results, i))},
-                    {"state", state_of(each.workload())}});
+                    {"state", state_of(measured.workload())}});
   }
 }
 

@@ -232,9 +232,7 @@ std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) 
   std::map<std::string, Sum> sums;
   for (const TimedOp& op : profile.ops) {
     if (part_of(op) != part) continue;
-    std::string name(label_of(op.node->op));
-    if (!op.node->block.empty()) name += " of " + op.node->block;
-    Sum& sum = sums[name];
+    Sum& sum = sums[std::string(label_of(op.node->op)) + op.node->of_block()];
     sum.seconds += op.seconds();
     sum.min_s += peaks.min_s(op.cost);
   }

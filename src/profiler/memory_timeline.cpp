@@ -61,8 +61,7 @@ std::string signed_bytes(std::int64_t bytes) {
 
 std::string node_text(const Program& program, NodeId id) {
   const Node& node = program.node(id);
-  const std::string block = node.block.empty() ? "" : " of " + node.block;
-  return fmt::format("#{} {} {}{}", id, name_of(node.phase), label_of(node.op), block);
+  return fmt::format("#{} {} {}{}", id, name_of(node.phase), label_of(node.op), node.of_block());
 }
 
 }  // namespace

@@ -282,9 +282,8 @@ std::string node_without_record(std::span<const ProfiledStep> steps, const Mesh&
     const NodeRun* const run = run_without_times(step, mesh);
     if (run == nullptr) continue;
     const Node& node = node_of(step, *run);
-    const std::string block = node.block.empty() ? "" : " of " + node.block;
-    return fmt::format("{}{} in {}, step {}", label_of(node.op), block, name_of(node.phase),
-                       step.number);
+    return fmt::format("{}{} in {}, step {}", label_of(node.op), node.of_block(),
+                       name_of(node.phase), step.number);
   }
   return "";
 }

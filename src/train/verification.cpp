@@ -188,7 +188,7 @@ std::string Verification::name_of_node(NodeId id) const {
   if (const auto* collective = std::get_if<Collective>(&node.op)) {
     text += fmt::format(" of {}", name_of(*collective));
   }
-  if (!node.block.empty()) text += " of " + node.block;
+  text += node.of_block();
   const StepSpec& spec = programs_.spec();
   const std::int64_t steps =
       spec.chunk_rows > 0 ? spec.own_chunks(batch_.program->rows).count : spec.accumulate;

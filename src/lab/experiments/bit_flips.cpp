@@ -57,11 +57,11 @@ struct SeenRun final : TrainObserver {
     steps.queued_s.push_back(0);
     steps.loss.push_back(report.loss);
     double squares = 0, sum = 0;
-    for (const double each : trainer->download(trainer->programs().gradients())) {
-      squares += each * each;
+    for (const double gradient : trainer->download(trainer->programs().gradients())) {
+      squares += gradient * gradient;
     }
-    for (const double each : trainer->download(trainer->programs().parameters())) {
-      sum += std::abs(each);
+    for (const double parameter : trainer->download(trainer->programs().parameters())) {
+      sum += std::abs(parameter);
     }
     figures.push_back({report.loss, std::sqrt(squares), sum});
   }
@@ -185,8 +185,8 @@ std::vector<Case> bit_flips_cases(const Setting& setting) {
 /// The readings of a gauge in these cases.
 std::vector<double> of_flips(std::span<const Measurement> cases, const char* gauge) {
   std::vector<double> all;
-  for (const Measurement& each : cases) {
-    for (const Start& start : each.starts()) {
+  for (const Measurement& measured : cases) {
+    for (const Start& start : measured.starts()) {
       for (const Watched& flips : start.watched) {
         const auto found = flips.gauges.find(gauge);
         if (found != flips.gauges.end()) all.push_back(found->second.mean);
@@ -214,7 +214,9 @@ std::string share_of_flips(std::span<const Measurement> cases, const char* gauge
 }
 
 Column flips_column(const char* title, const char* gauge, Holds holds = is_found) {
-  return {title, [=](const Measurement& each) { return share_of_flips({&each, 1}, gauge, holds); }};
+  return {title, [=](const Measurement& measured) {
+            return share_of_flips({&measured, 1}, gauge, holds);
+          }};
 }
 
 /// By the bit of a number.
@@ -224,10 +226,10 @@ Plot changes_plot(const Results& results) {
             .x_label = "bit: 0 to 22 mantissa, 23 to 30 exponent, 31 sign",
             .y_label = "change of the loss, as a share (10: more)",
             .log_y = true};
-  for (const Measurement& each : results.cases) {
-    const std::vector<double> bits = of_flips({&each, 1}, "bit");
-    const std::vector<double> changes = of_flips({&each, 1}, "change");
-    plot.series.push_back({.name = each.what().key, .style = SeriesStyle::kMarks});
+  for (const Measurement& measured : results.cases) {
+    const std::vector<double> bits = of_flips({&measured, 1}, "bit");
+    const std::vector<double> changes = of_flips({&measured, 1}, "change");
+    plot.series.push_back({.name = measured.what().key, .style = SeriesStyle::kMarks});
     for (std::size_t i = 0; i < bits.size(); ++i) {
       plot.series.back().points.push_back(
           plot_point(bits[i], std::max(std::abs(changes[i]), kLeast)));
@@ -258,8 +260,8 @@ Findings bit_flips_findings(const Results& results) {
       .table("Flipped bits of two ranks: which are found",
              {{"case", "a bit of"},
               {"flips",
-               [](const Measurement& each) {
-                 return std::to_string(of_flips({&each, 1}, "bit").size());
+               [](const Measurement& measured) {
+                 return std::to_string(of_flips({&measured, 1}, "bit").size());
                }},
               flips_column("its step runs again", "again"),
               flips_column("ranks' states after the next one", "later"),

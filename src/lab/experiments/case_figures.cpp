@@ -139,8 +139,8 @@ double samples_of_step(const CaseData& of) {
 std::string largest_part_text(const CaseData& of) {
   if (of.measured() != nullptr) return largest_text(largest_phase(*of.measured()), "it");
   std::string_view largest = account_phases().front();
-  for (const std::string_view each : account_phases()) {
-    if (of.phase_s(each) > of.phase_s(largest)) largest = each;
+  for (const std::string_view phase : account_phases()) {
+    if (of.phase_s(phase) > of.phase_s(largest)) largest = phase;
   }
   return fmt::format("{}, {}", phase_words(largest),
                      simulated_percent(of.phase_s(largest) / of.step_s().median));
@@ -368,7 +368,7 @@ std::string Simulations::text(const std::vector<Case>& cases, const Case& what,
   const SimulatedStep* const step = step_of(what.workload);
   if (step == nullptr) return std::string(kNotSimulated);
   const auto alone = std::ranges::find_if(
-      cases, [&](const Case& each) { return is_alone(each.workload, what.workload); });
+      cases, [&](const Case& other) { return is_alone(other.workload, what.workload); });
   return figure(
       {what, *step, step_of(alone == cases.end() ? on_one(what.workload) : alone->workload)});
 }
@@ -377,9 +377,9 @@ const std::vector<Figure>& figures() {
   static const std::vector<Figure> all = [] {
     std::vector<Figure> some = figures_of_times();
     for (const auto& more : {figures_of_load(), figures_of_phases()}) {
-      for (Figure each : more) {
-        each.is_of_parts = true;
-        some.push_back(std::move(each));
+      for (Figure figure : more) {
+        figure.is_of_parts = true;
+        some.push_back(std::move(figure));
       }
     }
     const std::vector<Figure> last = figures_of_workloads();

@@ -204,9 +204,9 @@ PlotSeries points_of(std::string name, const Results& results, const std::vector
                      const std::function<Estimate(const Measurement&)>& y, double scale) {
   PlotSeries series{.name = std::move(name)};
   for (const std::string& key : keys) {
-    const Measurement& each = results.at(key);
-    series.points.push_back(plot_point(x(each), y(each), scale));
-    series.points.back().is_hollow = each.what().beyond_cores;
+    const Measurement& measured = results.at(key);
+    series.points.push_back(plot_point(x(measured), y(measured), scale));
+    series.points.back().is_hollow = measured.what().beyond_cores;
   }
   return series;
 }

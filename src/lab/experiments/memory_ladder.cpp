@@ -63,9 +63,9 @@ void add_ladder(FindingsOf& all, const Results& results, std::span<const CaseRow
             {{"with", [&](const Measurement& measured) { return rungs[place_of(measured)].words; }},
              {"memory", "memory of a device (plan)"},
              {"against the baseline",
-              [&](const Measurement& each) {
+              [&](const Measurement& measured) {
                 return factor_text(
-                    times_the_bytes(memory_of(each).bytes, devices.front().second.bytes));
+                    times_the_bytes(memory_of(measured).bytes, devices.front().second.bytes));
               }},
              bytes(Category::kParameters),
              bytes(Category::kGradients),
@@ -73,8 +73,8 @@ void add_ladder(FindingsOf& all, const Results& results, std::span<const CaseRow
              bytes(Category::kActivations),
              "time",
              {"time of a sample against the row above",
-              [&](const Measurement& each) -> std::string {
-                const std::size_t place = place_of(each);
+              [&](const Measurement& measured) -> std::string {
+                const std::size_t place = place_of(measured);
                 if (place == 0) return "";
                 return factor_text(compare(results.samples_of(keys[place - 1]),
                                            results.samples_of(keys[place]), results.setting.margin)

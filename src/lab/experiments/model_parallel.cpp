@@ -162,8 +162,8 @@ Findings model_parallel_findings(const Results& results) {
   }
   std::vector<NamedMemory> memory;
   for (const int devices : kDeviceCounts) {
-    for (const DeviceMemory& each : planned_memory(results.at(count_key(devices)).workload())) {
-      memory.emplace_back(fmt::format("of {}", devices), each);
+    for (const DeviceMemory& device : planned_memory(results.at(count_key(devices)).workload())) {
+      memory.emplace_back(fmt::format("of {}", devices), device);
     }
   }
   return all
@@ -210,10 +210,11 @@ std::vector<Case> two_splits_cases(const Setting& setting) {
 }
 
 std::string shares_text(const Results& results, const std::string& what, int batch) {
-  const Measurement& each = results.at(fmt::format("{}-{}", what, batch));
+  const Measurement& measured = results.at(fmt::format("{}-{}", what, batch));
   return fmt::format(
       "With the {} in two, at {} rows, device 0 computes during {} of a step, device 1 during {}.",
-      what, batch, percent_text(computing_share(each, 0)), percent_text(computing_share(each, 1)));
+      what, batch, percent_text(computing_share(measured, 0)),
+      percent_text(computing_share(measured, 1)));
 }
 
 Findings two_splits_findings(const Results& results) {

@@ -68,7 +68,7 @@ void add_efficiency(FindingsOf& all, const Results& results, const std::vector<s
   };
   const auto below = first_with(Word::kBelow), open = first_with(Word::kOpen);
   const std::string& key = below != keys.end() ? *below : open != keys.end() ? *open : keys.back();
-  const Measurement& each = results.at(key);
+  const Measurement& measured = results.at(key);
   const std::string border = chosen_percent(kGoodEfficiency);
   const std::string before =
       below != keys.end() && open < below
@@ -77,11 +77,12 @@ void add_efficiency(FindingsOf& all, const Results& results, const std::vector<s
   all.judge(
       "efficiency", efficiency_of(key), kGoodEfficiency,
       {"Efficiency stays above " + border,
-       fmt::format("Efficiency falls below {} at {} ranks{}", border, ranks_of(each), before),
+       fmt::format("Efficiency falls below {} at {} ranks{}", border, ranks_of(measured), before),
        fmt::format("Whether efficiency falls below {} is unclear", border)},
-      fmt::format("at {} it is {}{}", counted(each.workload().ranks, "rank"),
-                  percent_text(efficiency_of(key)),
-                  below == keys.end() ? "" : ", and " + loss_text(results.cases.front(), each)));
+      fmt::format(
+          "at {} it is {}{}", counted(measured.workload().ranks, "rank"),
+          percent_text(efficiency_of(key)),
+          below == keys.end() ? "" : ", and " + loss_text(results.cases.front(), measured)));
 }
 
 void add_fastest_ranks(FindingsOf& all, const Results& results,
@@ -184,7 +185,7 @@ Findings scaling_findings(const Results& results) {
   const bool fits = serial.median < 1 &&
                     amdahl_speed_up(serial.median, results.cases.back().workload().ranks) > 0;
   PlotSeries measured = points_of("measured", results, keys_of(results), ranks_of,
-                                  [&](const Measurement& each) { return gain_of(results, each); });
+                                  [&](const Measurement& of) { return gain_of(results, of); });
   measured.style = SeriesStyle::kMarks;
   Plot plot{.title = "Speed-up against ranks",
             .x_label = "ranks",
@@ -203,8 +204,8 @@ Findings scaling_findings(const Results& results) {
               "time",
               "speed-up",
               {"by Amdahl's law, fitted",
-               [&](const Measurement& each) {
-                 return fits ? factor_text(amdahl_speed_up(serial.median, ranks_of(each))) : "-";
+               [&](const Measurement& of) {
+                 return fits ? factor_text(amdahl_speed_up(serial.median, ranks_of(of))) : "-";
                }},
               "efficiency",
               "communication",

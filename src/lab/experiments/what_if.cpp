@@ -331,8 +331,8 @@ Findings what_if_findings(const Results& results) {
     all.gains.back().measured =
         ratio_by_round(results.samples_of(kAsItIs).seconds, others.back().seconds);
   }
-  std::ranges::stable_sort(all.gains, std::ranges::greater{}, [](const PredictedGain& each) {
-    return each.gain ? each.gain->median : 0;
+  std::ranges::stable_sort(all.gains, std::ranges::greater{}, [](const PredictedGain& gain) {
+    return gain.gain ? gain.gain->median : 0;
   });
   all.timed.emplace_back("largest-gain", largest_gain_text(all.gains));
   if (std::string text = gain_errors_text(all.gains); !text.empty()) {

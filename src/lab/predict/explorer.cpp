@@ -275,7 +275,7 @@ std::map<std::size_t, std::string> waits_on(const Timeline& timeline, LaneId lan
       const Node& node = plan.program().node(plan.runs()[stretch.held_by->run].first);
       waited_s += stretch.seconds();
       cause = fmt::format("{}: {}{}", traits_of(stretch.part).words, label_of(node.op),
-                          node.block.empty() ? "" : " of " + node.block);
+                          node.of_block());
       return;
     }
     if (waited_s > 0) {
@@ -288,9 +288,8 @@ std::map<std::size_t, std::string> waits_on(const Timeline& timeline, LaneId lan
 
 std::string note_of(const Node& node, const NodeSpan& span, double reached_s) {
   const Cost cost = cost_of(node.op);
-  std::string note(label_of(node.op));
-  if (!node.block.empty()) note += " of " + node.block;
-  note += fmt::format(", {}: {}", name_of(node.phase), time_text(span.end_s - span.begin_s));
+  std::string note = fmt::format("{}{}, {}: {}", label_of(node.op), node.of_block(),
+                                 name_of(node.phase), time_text(span.end_s - span.begin_s));
   if (cost.flops > 0) note += fmt::format(", {} flops", grouped(cost.flops));
   if (cost.message_bytes > 0) {
     note += fmt::format(", message of {}", human_bytes(cost.message_bytes));
@@ -451,7 +450,7 @@ Answer answer_on_guess(const AnsweredRun& found, double guess_s) {
   constexpr std::array kGrades = {Grade{1.1, 3}, Grade{1.5, 2}, Grade{3, 1}};
   const double factor = guess_s / found.step.step_s;
   const double off = std::max(factor, 1 / factor);
-  const auto grade = std::ranges::find_if(kGrades, [&](Grade each) { return off <= each.within; });
+  const auto grade = std::ranges::find_if(kGrades, [&](Grade row) { return off <= row.within; });
   const int points = grade == kGrades.end() ? 0 : grade->points;
   const std::string how =
       points == kGrades.front().points

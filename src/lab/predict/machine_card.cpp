@@ -656,9 +656,9 @@ double copy_s(const MachineCard& card, double bytes) {
 }
 
 std::int64_t unmeasured_figures(const MachineCard& card) {
-  return std::ranges::count_if(card.stated, [](const StatedRate& each) {
-    return each.source.find("assumed") != std::string::npos ||
-           each.source.starts_with("data sheet") || each.source.starts_with("fitted");
+  return std::ranges::count_if(card.stated, [](const StatedRate& rate) {
+    return rate.source.find("assumed") != std::string::npos ||
+           rate.source.starts_with("data sheet") || rate.source.starts_with("fitted");
   });
 }
 

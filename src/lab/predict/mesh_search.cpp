@@ -62,8 +62,9 @@ std::vector<std::vector<Run>> runs_of_cut(Run asked, const MachineCard& card, in
 template <class Property>
 const MeshCandidate* fastest_with(const std::vector<MeshCandidate>& all, std::int64_t memory_bytes,
                                   Property has) {
-  const auto found = std::ranges::find_if(
-      all, [&](const MeshCandidate& each) { return each.bytes <= memory_bytes && has(each); });
+  const auto found = std::ranges::find_if(all, [&](const MeshCandidate& candidate) {
+    return candidate.bytes <= memory_bytes && has(candidate);
+  });
   return found == all.end() ? nullptr : &*found;
 }
 
@@ -71,8 +72,9 @@ const MeshCandidate* fastest_with(const std::vector<MeshCandidate>& all, std::in
 template <class Property>
 const MeshCandidate* smallest_with(const std::vector<MeshCandidate>& all, Property has) {
   const MeshCandidate* smallest = nullptr;
-  for (const MeshCandidate& each : all) {
-    if (has(each) && (smallest == nullptr || each.bytes < smallest->bytes)) smallest = &each;
+  for (const MeshCandidate& candidate : all) {
+    if (has(candidate) && (smallest == nullptr || candidate.bytes < smallest->bytes))
+      smallest = &candidate;
   }
   return smallest;
 }
@@ -113,13 +115,13 @@ struct WayToShare {
 };
 
 constexpr WayToShare kWays[] = {
-    {"Sharing only the batch", [](const MeshCandidate& each) { return each.per_copy() == 1; }},
+    {"Sharing only the batch", [](const MeshCandidate& mesh) { return mesh.per_copy() == 1; }},
     {"Sharing every layer",
-     [](const MeshCandidate& each) { return each.parallel().tensor == each.run.ranks; }},
+     [](const MeshCandidate& mesh) { return mesh.parallel().tensor == mesh.run.ranks; }},
     {"A stage on each rank",
-     [](const MeshCandidate& each) { return each.parallel().pipeline == each.run.ranks; }},
-    {"A mesh of several axes", [](const MeshCandidate& each) {
-       return (each.copies() > 1) + (each.parallel().tensor > 1) + (each.parallel().pipeline > 1) >
+     [](const MeshCandidate& mesh) { return mesh.parallel().pipeline == mesh.run.ranks; }},
+    {"A mesh of several axes", [](const MeshCandidate& mesh) {
+       return (mesh.copies() > 1) + (mesh.parallel().tensor > 1) + (mesh.parallel().pipeline > 1) >
               1;
      }}};
 
@@ -182,15 +184,15 @@ FindingTable table_of(const std::vector<MeshCandidate>& all, std::int64_t memory
   FindingTable table{.title = "Simulated: meshes, those that fit and the fastest of them first",
                      .columns = {"scheme", "copies", "stages", "tensor ranks", "micro-batches",
                                  "step time", "waits, of the step", "memory of a rank", "fits"}};
-  for (const MeshCandidate& each : all) {
+  for (const MeshCandidate& candidate : all) {
     if (table.rows.size() == kShown) break;
-    const bool fits = each.bytes <= memory_bytes;
-    const ParallelConfig& parallel = each.parallel();
-    table.rows.push_back({std::string(name_of(parallel.scheme)), std::to_string(each.copies()),
+    const bool fits = candidate.bytes <= memory_bytes;
+    const ParallelConfig& parallel = candidate.parallel();
+    table.rows.push_back({std::string(name_of(parallel.scheme)), std::to_string(candidate.copies()),
                           std::to_string(parallel.pipeline), std::to_string(parallel.tensor),
                           parallel.micro_batches ? std::to_string(*parallel.micro_batches) : "",
-                          fits ? simulated_time(each.step.step_s) : "",
-                          fits ? waits_text(each.step) : "", human_bytes(each.bytes),
+                          fits ? simulated_time(candidate.step.step_s) : "",
+                          fits ? waits_text(candidate.step) : "", human_bytes(candidate.bytes),
                           fits ? "yes" : "no"});
   }
   return table;
@@ -267,9 +269,10 @@ MeshSearch search_meshes(const Run& asked, const MachineCard& card, int ranks,
       }
     }
   }
-  std::ranges::stable_sort(search.candidates, {}, [&](const MeshCandidate& each) {
-    const bool fits = each.bytes <= memory_bytes;
-    return std::tuple(!fits, fits ? each.step.step_s : static_cast<double>(each.bytes), each.bytes);
+  std::ranges::stable_sort(search.candidates, {}, [&](const MeshCandidate& candidate) {
+    const bool fits = candidate.bytes <= memory_bytes;
+    return std::tuple(!fits, fits ? candidate.step.step_s : static_cast<double>(candidate.bytes),
+                      candidate.bytes);
   });
   return search;
 }

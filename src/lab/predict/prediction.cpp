@@ -256,7 +256,7 @@ FindingTable steps_table(const Run& asked, const MachineCard& card,
                      .columns = {noun_for(2, noun_of(asked)), "step time"}};
   std::vector<Part> parts;
   for (const Part part : kValuesOf<Part>) {
-    const auto has = [&](const auto& each) { return each.second.account[part] > 0; };
+    const auto has = [&](const auto& step) { return step.second.account[part] > 0; };
     if (std::ranges::none_of(steps, has)) continue;
     parts.push_back(part);
     table.columns.emplace_back(name_of(part));

@@ -54,21 +54,21 @@ class ReachWalk {
     const Touched touched = touched_by(op);
     Reach reach;
     double longest = 0;
-    for (const TouchedBytes& each : touched) {
-      reach.own += each.size();
-      longest = std::max(longest, each.size());
+    for (const TouchedBytes& range : touched) {
+      reach.own += range.size();
+      longest = std::max(longest, range.size());
     }
     const Gemm* const gemm = op_if<Gemm>(op);
     const TouchedBytes weights =
         gemm == nullptr ? TouchedBytes{} : touched_bytes(gemm->transpose_a ? gemm->c : gemm->b);
     double sum = 0, counted = 0;
-    for (const TouchedBytes& each : touched) {
-      Clock& clock = clock_of(each);
+    for (const TouchedBytes& range : touched) {
+      Clock& clock = clock_of(range);
       // An op goes through its longest operands once, beside which it uses the others all the time.
-      const bool is_streamed = each.size() == longest;
-      for_pieces(each, [&](double& used_at, double size, double place) {
+      const bool is_streamed = range.size() == longest;
+      for_pieces(range, [&](double& used_at, double size, double place) {
         const double begin = clock.now + (is_streamed ? place * reach.own : 0);
-        if (gemm == nullptr || each == weights) {
+        if (gemm == nullptr || range == weights) {
           sum += size * (used_at == kNever ? 0 : begin - used_at);
           counted += size;
         }
@@ -77,7 +77,7 @@ class ReachWalk {
       });
     }
     std::set<Clock*> clocks;
-    for (const TouchedBytes& each : touched) clocks.insert(&clock_of(each));
+    for (const TouchedBytes& range : touched) clocks.insert(&clock_of(range));
     for (Clock* const clock : clocks) {
       clock->now += reach.own;
       if (counted > 0) reach.bytes = std::min(sum / counted, clock->all);

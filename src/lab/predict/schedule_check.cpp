@@ -461,13 +461,14 @@ WrittenSchedule built_in_schedule(const PipelineSpec& pipeline, const PassTimes&
 
 std::string schedule_json(const PipelineSpec& pipeline) {
   const WrittenSchedule written = built_in_schedule(pipeline, {}, true);
-  std::string text = fmt::format("{{\"micro_batches\": {},\n \"stages\": [", written.micro_batches);
+  std::vector<std::string> stages;  // a line for each
   for (const auto& list : written.stages) {
     nlohmann::json entries = nlohmann::json::array();
     for (const ScheduleEntry& entry : list) entries.push_back(entry.text);
-    text += fmt::format("{}\n  {}", &list == &written.stages.front() ? "" : ",", entries.dump());
+    stages.push_back(entries.dump());
   }
-  return text + "\n ]}\n";
+  return fmt::format("{{\"micro_batches\": {},\n \"stages\": [\n  {}\n ]}}\n",
+                     written.micro_batches, fmt::join(stages, ",\n  "));
 }
 
 ScheduleFindings examine(const WrittenSchedule& schedule) {

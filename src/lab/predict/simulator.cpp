@@ -78,7 +78,7 @@ class Simulation {
 
   std::vector<SimulatedStep> run() {
     run_until_stuck();
-    BARESTEP_REQUIRE(std::ranges::all_of(tasks_, [](const Task& each) { return each.is_done; }),
+    BARESTEP_REQUIRE(std::ranges::all_of(tasks_, [](const Task& task) { return task.is_done; }),
                      "a program's nodes wait for each other");
     for (std::size_t place = 0; place < ranks_.size(); ++place) account(place);
     return std::move(steps_);
@@ -330,7 +330,7 @@ double number_of(std::int64_t count) {
 double tiled_s(const ProductSize& product, const GpuTile& tile, double flops_per_s,
                const MachineCard& card) {
   constexpr std::int64_t kMinDepth = 64;  // of a piece
-  const auto rounds = [](std::int64_t size, std::int64_t each) { return (size + each - 1) / each; };
+  const auto rounds = [](std::int64_t size, std::int64_t step) { return (size + step - 1) / step; };
   const auto loads = [](std::int64_t height, std::int64_t width) {
     return 1 / number_of(height) + 1 / number_of(width);  // per multiply-add
   };
@@ -486,7 +486,7 @@ class NodePrices {
 
   double roofline_s(const DeviceOp& op) {
     Cost cost = cost_of(op);
-    // Our kernels do without tensor cores (kernels/cuda/attention.cuh).
+    // Our kernels do without tensor cores (kernels/cuda/attention.cu).
     if (const auto* const forward = std::get_if<Attention>(&op);
         forward != nullptr && forward->shape.form == AttentionForm::kStandard) {
       return standard_attention_s(cost, forward->kept, 2, 2, card_);
@@ -605,7 +605,9 @@ std::vector<SimulatedStep> simulated_ranks(const Run& workload, const MachineCar
 
 /// The mean of a step and `more` others.
 void add_others(SimulatedStep& step, const SimulatedStep& other, double more) {
-  const auto add = [more](double& mean, double each) { mean = (mean + more * each) / (more + 1); };
+  const auto add = [more](double& mean, double figure) {
+    mean = (mean + more * figure) / (more + 1);
+  };
   add(step.step_s, other.step_s);
   add(step.account.wall_s, other.account.wall_s);
   add(step.account.hidden_communication_s, other.account.hidden_communication_s);
@@ -625,7 +627,7 @@ SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
   const InjectedConfig& injected = config.injected;
   const bool is_slow = injected.slow_rank && injected.slow_rank->rank == ranks.front();
   if (is_slow || injected.jitter_ms > 0) wait_for_pauses(workload, step.account);
-  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  const MachineLoad* load = load_of(workload, card);
   step.account[Part::kHost] = load == nullptr ? card.host_s : load->host_s;
   if (load != nullptr && step.step_s - load->launch_s * programs.of(0).step().size() > kSpinS) {
     // The host sleeps until the step ends, and lanes until the host queues the next one.
@@ -712,9 +714,13 @@ NodeSetting setting_of(const Run& workload, const MachineCard& card) {
           .updates_alone = is_process && workload.config.parallel.pipeline == 1};
 }
 
-Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t count) {
+const MachineLoad* load_of(const Run& workload, const MachineCard& card) {
   const NodeSetting run = setting_of(workload, card);
-  const MachineLoad* load = card.load_of(run.mesh.ranks(), run.threads);
+  return card.load_of(run.mesh.ranks(), run.threads);
+}
+
+Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t count) {
+  const MachineLoad* load = load_of(workload, card);
   return {.at_once = lanes_at_once(workload, card) * static_cast<double>(count),
           .contention = load == nullptr ? 1 : load->contention,
           .kernel_slowdown = card.on_gpu ? card.links_of(workload.ranks).kernel_slowdown : 1,

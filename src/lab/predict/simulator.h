@@ -121,6 +121,9 @@ struct NodeSetting {
 /// That of a workload on this machine.
 NodeSetting setting_of(const Run& workload, const MachineCard& card);
 
+/// The card's load for a workload; null if the card has none.
+const MachineLoad* load_of(const Run& workload, const MachineCard& card);
+
 /// How `count` of a workload's ranks, simulated together, slow each other down on this machine.
 Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t count);
 

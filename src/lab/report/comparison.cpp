@@ -85,10 +85,10 @@ Estimate around(double value, const Estimate& interval) {
 Estimate estimate_by_round(std::span<const std::vector<double>> figures,
                            const std::function<double(std::span<const double>)>& op) {
   const std::size_t count =
-      std::ranges::min(figures, {}, [](const auto& each) { return each.size(); }).size();
+      std::ranges::min(figures, {}, [](const auto& starts) { return starts.size(); }).size();
   std::vector<double> shown, rounds, of_round(figures.size());
-  for (const std::vector<double>& each : figures) {
-    shown.push_back(estimate_of(std::span(each).first(count)).median);
+  for (const std::vector<double>& starts : figures) {
+    shown.push_back(estimate_of(std::span(starts).first(count)).median);
   }
   for (std::size_t round = 0; round < count; ++round) {
     std::ranges::transform(figures, of_round.begin(), [&](const auto& all) { return all[round]; });
@@ -121,12 +121,13 @@ void adjust_together(std::span<Comparison> comparisons) {
   for (const Comparison& comparison : comparisons) p.push_back(comparison.p);
   const std::vector<double> adjusted = holm_adjusted(p);
   for (std::size_t i = 0; i < comparisons.size(); ++i) {
-    Comparison& each = comparisons[i];
-    each.p_holm = adjusted[i];
-    each.compared = comparisons.size();
-    each.word = word_of(each.ratio, each.p_holm, each.margin);
-    if (each.word == Word::kUndecided && !can_decide(each.rounds, each.compared)) {
-      each.word = Word::kTooFewStarts;
+    Comparison& comparison = comparisons[i];
+    comparison.p_holm = adjusted[i];
+    comparison.compared = comparisons.size();
+    comparison.word = word_of(comparison.ratio, comparison.p_holm, comparison.margin);
+    if (comparison.word == Word::kUndecided &&
+        !can_decide(comparison.rounds, comparison.compared)) {
+      comparison.word = Word::kTooFewStarts;
     }
   }
 }

@@ -217,7 +217,8 @@ std::string markdown_table(const FindingTable& table) {
 
 void Page::add(const std::vector<std::string>& sentences, const Findings& findings,
                std::string_view name) {
-  for (const std::string& each : sentences) markdown += fmt::format("- {}\n", markdown_text(each));
+  for (const std::string& sentence : sentences)
+    markdown += fmt::format("- {}\n", markdown_text(sentence));
   if (!sentences.empty()) markdown += "\n";
   for (const FindingTable& table : findings.tables) markdown += markdown_table(table);
   for (std::size_t i = 0; i < findings.plots.size(); ++i) {

@@ -191,7 +191,8 @@ class Drawing {
 
   [[nodiscard]] double widest_label() const {
     double widest = 0;
-    for (const std::string& each : plot_.categories) widest = std::max(widest, width_of(each));
+    for (const std::string& category : plot_.categories)
+      widest = std::max(widest, width_of(category));
     return widest;
   }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/host.h"
 
 namespace barestep {
@@ -28,10 +29,10 @@ struct RunningProgram {
 std::map<std::string, RunningProgram> running_programs() {
   std::map<std::string, RunningProgram> programs;
   std::error_code error;
-  for (const auto& each : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string pid = each.path().filename();
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string pid = entry.path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(each.path() / "stat");
+    std::ifstream file(entry.path() / "stat");
     std::string line;
     std::getline(file, line);
     // "pid (name) state", 10 numbers, then user and system time, in ticks (proc(5)).
@@ -66,11 +67,10 @@ CoreUsers watch_core_users(std::chrono::milliseconds time) {
   constexpr double kNamedCores = 0.05;
   const CoreWatch watch;
   std::map<std::string, RunningProgram> before = running_programs();
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin_s = now_s();
   std::this_thread::sleep_for(time);
   const std::map<std::string, RunningProgram> after = running_programs();
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = now_s() - begin_s;
   std::map<std::string, double> ran_s;  // by name
   for (const auto& [pid, program] : after) {
     ran_s[program.name] += program.ran_s - before[pid].ran_s;

@@ -211,16 +211,16 @@ std::string trouble_of(const Results& results) {
 
 bool Experiment::needs_mpi() const {
   return has_case(
-      *this, [](const Case& each) { return each.workload.has_ranks() && each.made == nullptr; });
+      *this, [](const Case& what) { return what.workload.has_ranks() && what.made == nullptr; });
 }
 
 bool Experiment::reads_data() const {
   return has_case(
-      *this, [](const Case& each) { return each.workload.config.data.kind == DataKind::kNpy; });
+      *this, [](const Case& what) { return what.workload.config.data.kind == DataKind::kNpy; });
 }
 
 bool Experiment::needs_pytorch() const {
-  return has_case(*this, [](const Case& each) { return each.workload.pytorch; });
+  return has_case(*this, [](const Case& what) { return what.workload.pytorch; });
 }
 
 int starts_of(const Experiment& experiment, const Setting& setting) {

@@ -184,7 +184,7 @@ class RankBench {
   /// takes long: over a slow cable noise is small, and 32 MiB take seconds.
   double seconds_of(const std::vector<std::unique_ptr<Collective>>& collectives) {
     constexpr double kSlowSeconds = 0.1;
-    for (const auto& each : collectives) transport_.prepare(*each);
+    for (const auto& collective : collectives) transport_.prepare(*collective);
     const auto seconds = [&](int batches) {
       return median(collectives_.batches(collectives, 2 * kBatchSeconds, batches));
     };
@@ -538,8 +538,9 @@ std::vector<DeviceOp> lane_ops(std::int64_t rows, std::int64_t numbers) {
 /// One of a kind over these numbers; of an exchange with a peer, over half of them each way.
 Collective bench_exchange(ExchangeKind kind, const Tensor& row, const Group& ranks) {
   using enum ExchangeKind;
-  const std::int64_t each = std::max<std::int64_t>(row.cols / ranks.size(), 1), half = row.cols / 2;
-  const Tensor shares{row.buffer, row.offset_bytes, row.cols / each, each};
+  const std::int64_t share = std::max<std::int64_t>(row.cols / ranks.size(), 1),
+                     half = row.cols / 2;
+  const Tensor shares{row.buffer, row.offset_bytes, row.cols / share, share};
   if (kind == kAllReduce) return AllReduce{.tensors = {row}, .scale = 0.5F};
   if (kind == kReduceScatter) return ReduceScatter{.tensors = {shares}, .scale = 0.5F};
   if (kind == kAllGather) return AllGather{.tensors = {shares}};

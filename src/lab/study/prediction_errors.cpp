@@ -29,12 +29,8 @@ struct Deviation {
 /// for the card's rates, or all if there are none.
 std::vector<bool> comparable_starts(const Results& results, std::size_t number) {
   const Measurement& measured = results.cases[number];
-  const Workload& workload = measured.workload();
-  const auto& card = results.card;
   const MachineLoad* const load =
-      card
-          ? card->load_of(workload.ranks, workload.config.device.threads.value_or(card->node_ranks))
-          : nullptr;
+      results.card ? load_of(measured.workload(), *results.card) : nullptr;
   std::vector<bool> alike;
   for (const Start& start : measured.starts()) {
     alike.push_back(load == nullptr ||
@@ -181,16 +177,16 @@ FindingTable schemes_table(const std::vector<DistinctPrediction>& predictions,
                      .columns = {"scheme", "predictions", "median", "90th percentile", "worst",
                                  "direction right"}};
   std::map<std::string, std::vector<DistinctPrediction>> by_scheme;
-  for (const DistinctPrediction& each : predictions) {
-    by_scheme[scheme_words(each.measured(0).workload())].push_back(each);
+  for (const DistinctPrediction& prediction : predictions) {
+    by_scheme[scheme_words(prediction.measured(0).workload())].push_back(prediction);
   }
-  for (const auto& each : by_scheme) {
-    const std::string& scheme = each.first;
+  for (const auto& group : by_scheme) {
+    const std::string& scheme = group.first;
     std::vector<CertainPair> with;
     std::ranges::copy_if(pairs, std::back_inserter(with), [&](const CertainPair& pair) {
       return pair.scheme_a == scheme || pair.scheme_b == scheme;
     });
-    const std::optional<PredictionSummary> summary = summarized(each.second, with);
+    const std::optional<PredictionSummary> summary = summarized(group.second, with);
     if (!summary) continue;
     table.rows.push_back(
         {scheme, std::to_string(summary->runs), percent_text(summary->median_error),
@@ -212,17 +208,18 @@ FindingTable cases_table(const std::vector<const Results*>& all) {
       if (results->predictions[i]) cases.emplace_back(results, i);
     }
   }
-  std::ranges::stable_sort(cases, std::ranges::greater{}, [](const auto& each) {
-    return std::abs(prediction_error(*each.first, each.second));
+  std::ranges::stable_sort(cases, std::ranges::greater{}, [](const auto& entry) {
+    return std::abs(prediction_error(*entry.first, entry.second));
   });
   for (const auto& [results, i] : cases) {
-    const Measurement& each = results->cases[i];
+    const Measurement& measured = results->cases[i];
     const SimulatedStep& predicted = *results->predictions[i];
     const Deviation worst = worst_part(*results, i);
-    table.rows.push_back(
-        {fmt::format("{}: {}", results->name, each.what().key), simulated_time(predicted.step_s),
-         time_text(compared_step_s(*results, i)), signed_percent(prediction_error(*results, i)),
-         fmt::format("{} {}", worst.name, difference_text(worst.more_s)), beyond_text(each)});
+    table.rows.push_back({fmt::format("{}: {}", results->name, measured.what().key),
+                          simulated_time(predicted.step_s), time_text(compared_step_s(*results, i)),
+                          signed_percent(prediction_error(*results, i)),
+                          fmt::format("{} {}", worst.name, difference_text(worst.more_s)),
+                          beyond_text(measured)});
   }
   return table;
 }
@@ -258,11 +255,11 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
   for (const Results* results : all) {
     for (std::size_t i = 0; i < results->predictions.size(); ++i) {
       if (!results->predictions[i]) continue;
-      const Measurement& each = results->cases[i];
+      const Measurement& measured = results->cases[i];
       const double predicted_ms = 1e3 * results->predictions[i]->step_s;
       const Estimate measured_s = compared_step_s(*results, i);
       runs.points.push_back(plot_point(predicted_ms, measured_s, 1e3));
-      runs.points.back().is_hollow = each.what().beyond_cores;
+      runs.points.back().is_hollow = measured.what().beyond_cores;
       ends.insert({predicted_ms, 1e3 * measured_s.median});
     }
   }
@@ -279,10 +276,11 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
 }  // namespace
 
 Estimate compared_step_s(const Results& results, std::size_t number) {
-  const Measurement& each = results.cases.at(number);
-  const TrainConfig& config = each.workload().config;
+  const Measurement& measured = results.cases.at(number);
+  const TrainConfig& config = measured.workload().config;
   const bool differ = config.parallel.sync_every > 1 || config.injected.jitter_ms > 0;
-  return compared(results, number, differ ? each.mean_s_by_start() : each.step_s_by_start());
+  return compared(results, number,
+                  differ ? measured.mean_s_by_start() : measured.step_s_by_start());
 }
 
 double compared_phase_s(const Results& results, std::size_t number, std::string_view phase) {

@@ -66,41 +66,42 @@ json json_of_gain(const PredictedGain& gain) {
 }
 
 json json_of_case(const Results& results, std::size_t number) {
-  const Measurement& each = results.cases[number];
+  const Measurement& measured = results.cases[number];
   json phases = json::object();
-  for (const auto& [phase, seconds] : each.starts().front().ranks.front().phase_s) {
-    phases[phase] = each.phase_s(phase);
+  for (const auto& [phase, seconds] : measured.starts().front().ranks.front().phase_s) {
+    phases[phase] = measured.phase_s(phase);
   }
   std::vector<int> attempts;
-  for (const Start& start : each.starts()) attempts.push_back(start.attempts);
-  json all = {{"key", each.what().key},
-              {"command", command_line_of(each.what())},
-              {"trainer", program_of(each.workload())},
-              {"ranks", each.workload().ranks},
-              {"dim", each.workload().dim()},
-              {"depth", each.workload().depth()},
-              {"batch_size", each.workload().batch_size()},
-              {"beyond_cores", each.what().beyond_cores},
-              {"starts", each.starts().size()},
-              {"steady_steps", each.steady_steps()},
-              {"warmup_steps", each.warmup_steps()},
-              {"outliers", each.outliers()},
+  for (const Start& start : measured.starts()) attempts.push_back(start.attempts);
+  json all = {{"key", measured.what().key},
+              {"command", command_line_of(measured.what())},
+              {"trainer", program_of(measured.workload())},
+              {"ranks", measured.workload().ranks},
+              {"dim", measured.workload().dim()},
+              {"depth", measured.workload().depth()},
+              {"batch_size", measured.workload().batch_size()},
+              {"beyond_cores", measured.what().beyond_cores},
+              {"starts", measured.starts().size()},
+              {"steady_steps", measured.steady_steps()},
+              {"warmup_steps", measured.warmup_steps()},
+              {"outliers", measured.outliers()},
               {"attempts", attempts},
-              {"lost_share", each.lost_share()},
-              {"disturbed_starts", each.disturbed_starts()},
-              {"start_medians_s", each.step_s_by_start()},
-              {"start_means_s", each.mean_s_by_start()},
-              {"step_s", json_of_estimate(each.step_s())},
-              {"mean_step_s", json_of_estimate(each.mean_s())},
-              {"step_deviation_s", json_of_estimate(estimate_of(each.deviation_s_by_start()))},
-              {"step_variation", json_of_estimate(estimate_of(each.variation_by_start()))},
-              {"total_s", json_of_estimate(estimate_of(each.total_s_by_start()))},
-              {"step_p95_s", each.p95_s()},
-              {"step_max_s", each.slowest_s()},
-              {"samples_per_s", json_of_estimate(each.samples_per_s())},
+              {"lost_share", measured.lost_share()},
+              {"disturbed_starts", measured.disturbed_starts()},
+              {"start_medians_s", measured.step_s_by_start()},
+              {"start_means_s", measured.mean_s_by_start()},
+              {"step_s", json_of_estimate(measured.step_s())},
+              {"mean_step_s", json_of_estimate(measured.mean_s())},
+              {"step_deviation_s", json_of_estimate(estimate_of(measured.deviation_s_by_start()))},
+              {"step_variation", json_of_estimate(estimate_of(measured.variation_by_start()))},
+              {"total_s", json_of_estimate(estimate_of(measured.total_s_by_start()))},
+              {"step_p95_s", measured.p95_s()},
+              {"step_max_s", measured.slowest_s()},
+              {"samples_per_s", json_of_estimate(measured.samples_per_s())},
               {"phases_s", phases}};
-  if (each.has_p99()) all["step_p99_s"] = each.p99_s();
-  if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
+  if (measured.has_p99()) all["step_p99_s"] = measured.p99_s();
+  if (!measured.configuration().empty())
+    all["configuration"] = json::parse(measured.configuration());
   if (!results.predictions.empty() && results.predictions[number]) {
     const SimulatedStep& predicted = *results.predictions[number];
     json parts = json::object(), compared = json::object();
@@ -211,21 +212,21 @@ FindingTable step_table(const Results& results) {
     table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
   }
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
-    const Measurement& each = results.cases[i];
-    std::string name = each.what().key;
-    if (each.what().beyond_cores) name += fmt::format(" ({})", beyond_text(each));
-    if (each.disturbed_starts() > 0) {
+    const Measurement& measured = results.cases[i];
+    std::string name = measured.what().key;
+    if (measured.what().beyond_cores) name += fmt::format(" ({})", beyond_text(measured));
+    if (measured.disturbed_starts() > 0) {
       name += fmt::format(" ({} disturbed)",
-                          counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
+                          counted(static_cast<std::int64_t>(measured.disturbed_starts()), "start"));
     }
-    if (each.is_uncertain()) name += " (uncertain by more than half)";
-    table.rows.push_back({name, time_text(each.step_s()), time_text(each.mean_s()),
-                          deviation_text(each), time_text(each.p95_s()),
-                          each.has_p99() ? time_text(each.p99_s()) : "-",
-                          time_text(each.slowest_s()), number_text(each.samples_per_s().median),
-                          time_text(estimate_of(each.total_s_by_start()).median),
-                          std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
-                          std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
+    if (measured.is_uncertain()) name += " (uncertain by more than half)";
+    table.rows.push_back(
+        {name, time_text(measured.step_s()), time_text(measured.mean_s()), deviation_text(measured),
+         time_text(measured.p95_s()), measured.has_p99() ? time_text(measured.p99_s()) : "-",
+         time_text(measured.slowest_s()), number_text(measured.samples_per_s().median),
+         time_text(estimate_of(measured.total_s_by_start()).median),
+         std::to_string(measured.starts().size()), std::to_string(measured.steady_steps()),
+         std::to_string(measured.warmup_steps()), std::to_string(measured.outliers())});
     if (!predicts) continue;
     if (!results.predictions[i]) {
       table.rows.back().insert(table.rows.back().end(), {"-", "-"});
@@ -330,8 +331,9 @@ void add_section(Page& page, const Report& report, const ReportSection& section)
 }  // namespace
 
 const ReportSection* Report::section(std::string_view experiment) const {
-  const auto found = std::ranges::find_if(
-      sections, [&](const ReportSection& each) { return experiment == each.experiment->name; });
+  const auto found = std::ranges::find_if(sections, [&](const ReportSection& section) {
+    return experiment == section.experiment->name;
+  });
   return found == sections.end() ? nullptr : &*found;
 }
 
@@ -423,8 +425,8 @@ std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measure
   std::optional<Conditions> all;
   for (const Results* const results : measured) {
     if (is_logged(*results)) continue;  // how is not known
-    for (const Measurement& each : results->cases) {
-      const Conditions found = how_measured(each);
+    for (const Measurement& measured : results->cases) {
+      const Conditions found = how_measured(measured);
       all = all ? less_met(*all, found) : found;
     }
   }
@@ -442,8 +444,8 @@ std::string configurations_of(const Results& results) {
   if (each_case.empty()) return "";
   json shared = json::object();
   for (const auto& option : each_case.front().second.items()) {
-    const bool in_all = std::ranges::all_of(each_case, [&](const auto& each) {
-      return each.second.value(option.key(), json()) == option.value();
+    const bool in_all = std::ranges::all_of(each_case, [&](const auto& options) {
+      return options.second.value(option.key(), json()) == option.value();
     });
     if (in_all) shared[option.key()] = option.value();
   }
@@ -462,23 +464,23 @@ std::string csv_of(const Report& report) {
       "steps,warmup_steps,outliers,valid,command\n";
   for (const ReportSection& section : report.sections) {
     for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
-      const Measurement& each = section.results.cases[i];
-      const Workload& workload = each.workload();
-      const Estimate& step = each.step_s();
+      const Measurement& measured = section.results.cases[i];
+      const Workload& workload = measured.workload();
+      const Estimate& step = measured.step_s();
       const std::string predicted =
           section.results.predictions.empty() || !section.results.predictions[i]
               ? ","
               : fmt::format("{},{}", section.results.predictions[i]->step_s,
                             prediction_error(section.results, i));
-      text +=
-          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
-                      section.experiment->name, each.what().key, program_of(workload),
-                      workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
-                      step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
-                      step.has_interval() ? fmt::format("{}", step.high) : "", each.mean_s().median,
-                      each.p95_s(), each.slowest_s(), each.samples_per_s().median, predicted,
-                      each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
-                      each.outliers(), section.trouble.empty(), command_line_of(each.what()));
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
+                          section.experiment->name, measured.what().key, program_of(workload),
+                          workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
+                          step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
+                          step.has_interval() ? fmt::format("{}", step.high) : "",
+                          measured.mean_s().median, measured.p95_s(), measured.slowest_s(),
+                          measured.samples_per_s().median, predicted, measured.what().beyond_cores,
+                          measured.steady_steps(), measured.warmup_steps(), measured.outliers(),
+                          section.trouble.empty(), command_line_of(measured.what()));
     }
   }
   return text;

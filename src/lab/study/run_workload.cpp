@@ -39,7 +39,7 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
   if (!workload.pytorch) {
     command.push_back((programs.folder / program_of(workload)).string());
   }
-  for (const std::string& each : arguments_of(workload)) command.push_back(each);
+  for (const std::string& argument : arguments_of(workload)) command.push_back(argument);
   return command;
 }
 
@@ -74,9 +74,9 @@ std::vector<OpTime> recorded_ops(const Workload& workload, const std::filesystem
   const auto files = trace_files(trace, is_dp ? "device" : "rank", workload.ranks);
   std::vector<OpTime> all;
   for (std::size_t i = 0; i < (is_dp ? files.size() : 1); ++i) {
-    for (OpTime& each : op_times_of_trace(whole_file(files[i]), files[i].string())) {
-      each.device = static_cast<int>(i);
-      all.push_back(std::move(each));
+    for (OpTime& op : op_times_of_trace(whole_file(files[i]), files[i].string())) {
+      op.device = static_cast<int>(i);
+      all.push_back(std::move(op));
     }
   }
   return all;

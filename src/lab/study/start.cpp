@@ -178,7 +178,7 @@ std::string json_of(const Start& start) {
     if (op.device > 0) ops.back()["device"] = op.device;
   }
   json watched = json::array();
-  for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
+  for (const Watched& entry : start.watched) watched.push_back(json_of_watched(entry));
   json all = {{"command", start.command},           {"wall_s", start.wall_s},
               {"lost_share", start.lost_share},     {"attempts", start.attempts},
               {"weights_hash", start.weights_hash}, {"library", start.library},

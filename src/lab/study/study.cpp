@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
@@ -344,7 +345,7 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
   }
   std::vector<Job> jobs = missing_jobs(requested);
   progress.done = progress.total - static_cast<int>(jobs.size());
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin_s = now_s();
   int disturbed_in_row = 0;
   const Experiment* given_up = nullptr;
   const auto wait = [&] {
@@ -363,9 +364,8 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
         fmt::format("{}: {}, start {} of {}{}", experiment->name, what.key, start + 1,
                     starts_of(*experiment), is_hopeless ? ", disturbed like those before" : "");
     if (i > 0) {
-      const double spent_s =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      progress.left_s = spent_s / static_cast<double>(i) * static_cast<double>(jobs.size() - i);
+      progress.left_s =
+          (now_s() - begin_s) / static_cast<double>(i) * static_cast<double>(jobs.size() - i);
     }
     on_progress(progress);
     const double lost = make(jobs[i], programs, is_hopeless ? 1 : kMaxAttempts, wait);
