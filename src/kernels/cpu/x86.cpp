@@ -1,9 +1,10 @@
-// Selects the vector kernels that this processor can run. Compiled for any x86 processor, since
-// code that checks for instructions must not use them; and products of bytes with AVX-512 VNNI,
-// whose functions are each compiled for the instructions that they use.
+// What an x86 processor can run. Compiled for any of them: code that checks for instructions must
+// not use them, so each function that does is compiled for the instructions that it uses.
 #include <immintrin.h>
 
+#include "kernels/cpu/denormals.h"
 #include "kernels/cpu/vector_kernels.h"
+#include "kernels/cpu/widen.h"
 
 namespace barestep {
 namespace {
@@ -90,6 +91,39 @@ void sum_by_vnni(const ByteTile& tile, std::int32_t* sums) {
   }
 }
 
+constexpr std::int64_t kWidth = 8;
+
+[[gnu::target("avx,f16c")]] void widen_by_f16c(const F16* from, std::int64_t count, float* to) {
+  std::int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+  }
+  for (; i < count; ++i) to[i] = float_of(from[i]);
+}
+
+[[gnu::target("avx,f16c")]] void narrow_by_f16c(const float* from, std::int64_t count, F16* to) {
+  std::int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+  }
+  for (; i < count; ++i) to[i] = f16_of(from[i]);
+}
+
+// Not all compilers accept the name of F16C; every processor with AVX2 has it.
+bool has_f16c() {
+  static const bool has = __builtin_cpu_supports("avx2");
+  return has;
+}
+
+constexpr unsigned kFlushes = _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON;  // results, operands
+
+/// The other bits of the register, such as the exceptions that occurred, stay.
+void set_flushes(std::uint64_t flags) {
+  _mm_setcsr((_mm_getcsr() & ~kFlushes) | (static_cast<unsigned>(flags) & kFlushes));
+}
+
 }  // namespace
 
 ByteKernel vnni_kernel(int bits) {
@@ -109,6 +143,24 @@ const VectorKernels& vector_kernels(Instructions max) {
   if (allows(Instructions::kAvx512) && runs_avx512()) return kAvx512Kernels;
   if (allows(Instructions::kAvx2) && runs_avx2()) return kAvx2Kernels;
   return kPlainKernels;
+}
+
+void widen(const F16* from, std::int64_t count, float* to) {
+  if (has_f16c()) return widen_by_f16c(from, count, to);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = float_of(from[i]);
+}
+
+void narrow(const float* from, std::int64_t count, F16* to) {
+  if (has_f16c()) return narrow_by_f16c(from, count, to);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = f16_of(from[i]);
+}
+
+DenormalScope::DenormalScope(Denormals denormals) : before_(_mm_getcsr()) {
+  set_flushes(denormals == Denormals::kFlush ? kFlushes : 0);
+}
+
+DenormalScope::~DenormalScope() {
+  set_flushes(before_);
 }
 
 }  // namespace barestep
