@@ -276,6 +276,31 @@ TEST_F(Explain, CountsAnOpOfTheCpuThatOnlyWaitsAsCommunication) {
   expect_parts(trace, {{Part::kExposedCommunication, 390 - 50}, {Part::kOtherStages, 400}});
 }
 
+/// DDP on busy cores: the op that posts an all-reduce returns long after that has ended.
+TEST_F(Explain, CountsAnOpThatPostsACollectiveAsCommunication) {
+  const auto rank = [](int number, double enters) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+        .on_host("cpu_op", "autograd::engine::evaluate_function: AccumulateGrad", 0, 800)
+        .on_host("cpu_op", "torch::autograd::AccumulateGrad", 0, 50)
+        .on_host("cpu_op", "c10d::allreduce_", 100, 600)
+        .on_host("cpu_op", "aten::view", 110, 5)
+        .event("user_annotation", "gloo:all_reduce", 100, 9, enters, 500 - enters)
+        .on_host("cpu_op", "c10d::allreduce_", 750, 20);
+    return trace.text_of_job({{"rank", number}, {"world_size", 2}});
+  };
+  const TracedRun run = run_of({rank(0, 150), rank(1, 400)});
+  const RunAccount account = account_of(run);
+  const TracedAccount& first = account.accounts.at(0);
+  expect_sum(first);
+  EXPECT_EQ(us(first, Part::kExposedCommunication), 400 + 200 + 20);
+  EXPECT_EQ(us(first, Part::kBackward), 100 + 50 + 30);
+  EXPECT_EQ(first.waiting_ns, 250'000) << "until the other rank enters";
+  EXPECT_EQ(first.hidden_ns, 0);
+  const auto sentences = texts_of(findings_of(run, account).timed);
+  EXPECT_THAT(sentences[0], HasSubstr("communication"));
+}
+
 TEST_F(Explain, TellsDevicesOfOneTraceApart) {
   MadeTrace trace;
   trace.on_host("user_annotation", "ProfilerStep#0", 0, 700)
@@ -842,6 +867,24 @@ TEST_F(Explain, SaysWhereAnEvaluationMayBe) {
 }
 
 /// A profiled step that only evaluates, of a run that trains.
+TEST_F(Explain, CallsOnlyWhatAForwardPassDoesAnEvaluation) {
+  const auto verdict = [&](const char* after) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 500)
+        .event("cpu_op", "aten::linear", 100, 1, 0, 20, {{"Sequence number", 1}})
+        .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 20, 30)
+        .on_host("user_annotation", "Optimizer.step#SGD.step", 50, 10)
+        .on_host("cpu_op", after, 60, 440);
+    const TracedRun run = run_of({trace.text()});
+    return texts_of(findings_of(run, account_of(run)).timed);
+  };
+  EXPECT_THAT(verdict("aten::linear")[0], StartsWith("The bottleneck is evaluation: 88.0 %"));
+  const auto other = verdict("aten::matmul");
+  EXPECT_THAT(other[0], StartsWith("The bottleneck is work after the update that autograd does not "
+                                   "record: 88.0 % of a step"));
+  EXPECT_EQ(other[1], "To change: Do it less often, or in another process.");
+}
+
 TEST_F(Explain, CallsAStepWithoutTrainingAnEvaluation) {
   MadeTrace trace;
   for (int step = 0; step < 3; ++step) {
@@ -994,9 +1037,23 @@ TEST_F(Explain, AdvisesByTheName) {
   };
   EXPECT_THAT(advice("", true), HasSubstr("CUDA graphs"));
   EXPECT_THAT(advice("", false), AllOf(Not(HasSubstr("CUDA")), HasSubstr("foreach")));
+  EXPECT_THAT(advice("CompiledFunctionBackward", true), HasSubstr("mode=\"reduce-overhead\""));
   EXPECT_THAT(advice("_compile.compile_inner (dynamo_timed)", true), HasSubstr("Compile once"));
   EXPECT_THAT(advice("Optimizer.step#Adam.step", false), HasSubstr("foreach"));
   EXPECT_THAT(advice("Optimizer.step#Adam.step", false), Not(HasSubstr("CUDA")));
+}
+
+TEST_F(Explain, CallsTheFirstCallsOfADeviceStartUp) {
+  const auto advice = [&](double duration) {
+    MadeTrace trace;
+    trace.on_host("cpu_op", "aten::conv2d", 0, 900'010)
+        .event("cuda_runtime", "cudaFree", 100, 1, 5, duration)
+        .work(1, 900'000, 7, "gemm", 900'003, 900'009);
+    const TracedRun run = run_of({trace.text()});
+    return findings_of(run, account_of(run)).timed[1].text;
+  };
+  EXPECT_THAT(advice(700'000), HasSubstr("This is start-up"));
+  EXPECT_THAT(advice(90'000), Not(HasSubstr("start-up")));
 }
 
 TEST_F(Explain, SaysHowToRecordWhatWouldNameTheHostsTime) {
@@ -1059,9 +1116,11 @@ TEST_F(Explain, SaysThatKernelsOfLaunchesAreMissing) {
     trace.event("cuda_runtime", "cudaLaunchKernel", 100, 1, 20 * i, 5, {{"correlation", i}});
   }
   const TracedRun run = run_of({trace.text()});
-  EXPECT_THAT(texts_of(findings_of(run, account_of(run)).timed),
+  const Findings findings = findings_of(run, account_of(run));
+  EXPECT_THAT(texts_of(findings.timed),
               ElementsAre(StartsWith("The trace of rank 0 has no kernel for 20 of its 21 launches"),
                           HasSubstr("before a CUDA graph is captured")));
+  EXPECT_TRUE(findings.tables.empty()) << "an account of the host would pass for the device's";
 }
 
 const nlohmann::json kMessage = {{"Input Dims", {{1000}}}, {"Input type", {"float"}}};
@@ -1186,13 +1245,13 @@ TEST_F(Explain, TellsPhasesInAClosureAndBeforeAnUpdate) {
 
 TEST_F(Explain, CutsLongNamesOfOperators) {
   MadeTrace trace;
-  trace.work(1, 0, 7, std::string(1000, 'k'), 10, 60);
+  trace.work(1, 0, 7, std::string(1000, 'k') + std::string(17, 'e'), 10, 60);
   const TracedRun run = run_of({trace.text()});
   const std::vector<FindingTable> tables = findings_of(run, account_of(run)).tables;
   const auto table = std::ranges::find_if(
       tables, [](const FindingTable& each) { return each.title.starts_with("Operators"); });
   ASSERT_NE(table, tables.end());
-  EXPECT_EQ(table->rows[0][0], std::string(57, 'k') + "...");
+  EXPECT_EQ(table->rows[0][0], std::string(40, 'k') + "..." + std::string(17, 'e'));
 }
 
 /// Work without a launch, on a stream where others have one, is in all tables: here a collective.
@@ -1279,7 +1338,9 @@ TEST_F(Explain, JoinsTheUpdatesOfSeveralOptimizers) {
   };
   using Ends = std::vector<std::int64_t>;
   EXPECT_EQ(ends_us(run({"A", "A", "A"}, "Optimizer.step#Adam.step")), (Ends{80, 180, 280}));
-  EXPECT_EQ(ends_us(run({"A", "A", "A"}, "Optimizer.step#SGD.step")), (Ends{80, 180, 280}));
+  const TracedRun sgd = run({"A", "A", "A"}, "Optimizer.step#SGD.step");
+  EXPECT_EQ(ends_us(sgd), (Ends{80, 180, 280}));
+  EXPECT_THAT(note(sgd), HasSubstr("a step ends with each update of the optimizer, and"));
   const TracedRun turns = run({"A", "B", "A", "B", "A", "B", "A"}, "");
   EXPECT_EQ(ends_us(turns), (Ends{160, 360, 560}));
   EXPECT_THAT(note(turns),
@@ -1289,8 +1350,16 @@ TEST_F(Explain, JoinsTheUpdatesOfSeveralOptimizers) {
       << "the first one prepares";
   const TracedRun alike = run({"A", "A", "A", "A"}, "");
   EXPECT_EQ(ends_us(alike), (Ends{60, 160, 260, 360}));
-  EXPECT_THAT(note(alike), HasSubstr("two optimizers that do the same work make two steps of one"));
   EXPECT_EQ(ends_us(run({"A", "B", "A"}, "")).size(), 3U) << "too few turns";
+  MadeTrace apart;
+  double at = 0;
+  for (const char* const each : {"Adam", "SGD", "Adam", "Adam"}) {
+    apart.on_host("cpu_op", "autograd::engine::evaluate_function: A", at, 10)
+        .on_host("user_annotation", fmt::format("Optimizer.step#{}.step", each), at + 10, 10);
+    at += 50;
+  }
+  EXPECT_THAT(note(run_of({apart.text()})),
+              HasSubstr("each update of the first optimizer, not of the others"));
 }
 
 TEST_F(Explain, TakesTheWholeTraceAsAStepIfNothingMarksAny) {
@@ -1772,6 +1841,8 @@ TEST_F(Explain, WritesTheResultsThatItsPageNames) {
   testing::internal::CaptureStdout();
   explain_traces({.traces = {second, first}, .output = folder() / "out"});
   testing::internal::GetCapturedStdout();
+  EXPECT_THAT(read_file(folder() / "out/report.html"),
+              ContainsRegex("<title>Account of .*0.json and 1 more, recorded 2026-10-01 "));
   const auto results = nlohmann::json::parse(read_file(folder() / "out/results.json"));
   EXPECT_THAT(keys_of(results),
               ElementsAre("accounts", "answers", "collectives", "devices", "fixes", "format",

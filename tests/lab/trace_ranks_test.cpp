@@ -125,7 +125,10 @@ TEST_F(TraceRanks, SimulatesBucketsBesideBackwardAsAPlainLoopDoes) {
   EXPECT_NEAR(step.at("high_s"),
               4.0 / 9 * PlainStep(2e-3, 1.14).step_s + 5.0 / 9 * PlainStep(3e-3, 1.14).step_s,
               1e-9);
-  EXPECT_THAT(answer.findings.timed.at(0).text, HasSubstr("DDP on 2 devices of made-up takes"));
+  EXPECT_THAT(answer.findings.timed.at(0).text,
+              AllOf(HasSubstr("DDP on 2 devices of made-up takes"),
+                    HasSubstr("all computing as in the trace, on a CPU: only exchanges")));
+  EXPECT_THAT(answer.findings.untimed.back().text, HasSubstr("Of eight such forecasts"));
 }
 
 /// On the CPU an exchange waits beside what computes, or takes turns with it.
@@ -141,6 +144,7 @@ TEST_F(TraceRanks, SaysHowExchangesMayShareCores) {
   const ExplainAnswer crowded = ranks_answer(run, card, 4);
   EXPECT_GT(crowded.figures.at("step").at("low_s"), 20e-3) << "two ranks a core";
   EXPECT_THAT(crowded.findings.timed.at(2).text, HasSubstr("from exchanges that mostly wait to"));
+  EXPECT_THAT(crowded.findings.timed.at(0).text, Not(HasSubstr("as in the trace, on")));
 }
 
 /// On a device a gradient is ready when what was launched before it has been done.
@@ -182,6 +186,11 @@ TEST_F(TraceRanks, SaysWhatATraceLacks) {
   refuses("has no gradient of a parameter", no_gradient.text());
   no_shape.on_host("cpu_op", "torch::autograd::AccumulateGrad", 0, 10);
   refuses("lacks the shapes of gradients; profile with record_shapes=True", no_shape.text());
+  MadeTrace closure;  // as that of LBFGS
+  closure.on_host("user_annotation", "Optimizer.step#LBFGS.step", 0, 100)
+      .on_host("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 10, 30);
+  refuses("has backward passes within an update, each of which DDP would reduce",
+          add_gradient(closure, 30, 10).text());
   add_gradient(communicates, 20, 10).event("user_annotation", "gloo:all_reduce", 100, 9, 0, 10);
   refuses("is of a run on several ranks", communicates.text());
   expect_error(ExitCode::kConfiguration, "the card of made-up has 4 devices",

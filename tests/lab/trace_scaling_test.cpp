@@ -228,9 +228,10 @@ TEST_F(TraceScaling, FindsTheKneeAndWritesTheParagraph) {
             "The knee is at 2 ranks: from there on, more ranks cost more efficiency than they gain "
             "speed.");
   EXPECT_EQ(sentences.at(2), "Below 80 %, the least that POP calls acceptable, from 2 ranks on.");
-  EXPECT_EQ(sentences.at(3),
-            "The largest loss on 4 ranks is transfer (42.1 %): moving bytes, 550 us, most in "
-            "all_reduce of 3.81 MiB: 550 us.");
+  EXPECT_EQ(
+      sentences.at(3),
+      "The largest loss on 4 ranks is in transfer, which is 42.1 %: moving bytes, 550 us, most in "
+      "all_reduce of 3.81 MiB: 550 us.");
   EXPECT_THAT(sentences.at(4),
               HasSubstr("1.50x as fast as on 1 rank where 2.00x were ideal. By the metrics of the "
                         "POP Centre of Excellence its global efficiency is 75.0 %, the product of "
@@ -238,6 +239,26 @@ TEST_F(TraceScaling, FindsTheKneeAndWritesTheParagraph) {
                         "computation scaling 93.7 %. We ask for runs on 2 ranks"));
   EXPECT_THAT(scaling_answer({one(64), two(32)}, std::nullopt).findings.timed.at(1).text,
               HasSubstr("No knee up to 2 ranks"));
+}
+
+TEST_F(TraceScaling, SaysThatRanksShareACpu) {
+  const auto notes = [&](const char* second_host) {
+    std::vector<std::string> traces;
+    for (const int rank : {0, 1}) {
+      MadeTrace trace;
+      trace.on_host("user_annotation", "ProfilerStep#0", 0, 100)
+          .on_host("cpu_op", "aten::mm", 0, 100)
+          .event("user_annotation", "gloo:all_reduce", 100, 9, 10, 5);
+      auto all = nlohmann::json::parse(trace.text_of_job({{"rank", rank}, {"world_size", 2}}));
+      all["host_name"] = rank == 0 ? "node-1" : second_host;
+      traces.push_back(all.dump());
+    }
+    return texts_of(
+        scaling_answer({one(0), run_of("cpu", traces)}, ScalingProblem::kStrong).findings.untimed);
+  };
+  EXPECT_THAT(notes("node-1"),
+              Contains(HasSubstr("All 2 ranks are on the CPU of one machine, node-1:")));
+  EXPECT_THAT(notes("node-2"), Not(Contains(HasSubstr("one machine"))));
 }
 
 TEST_F(TraceScaling, RefusesWhatIsNoScaling) {

@@ -1,4 +1,5 @@
 // mlp_lab explain: traces from files, and the report in files.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <zlib.h>
@@ -254,6 +255,18 @@ Explained explained_scaling(const ExplainOptions& options) {
   return explained_answer(scaling_answer(std::move(runs), options.problem));
 }
 
+/// "Account of ddp/rank0.json and 3 more, recorded 2026-09-29 13:55 UTC".
+std::string title_of(const TracedRun& run) {
+  const TraceFile& first = run.ranks.front().file;
+  const std::int64_t began_s = first.events.front().begin_ns / 1'000'000'000;
+  constexpr std::int64_t kTimesOfDay_s = 1'500'000'000;  // earlier times count from something else
+  return fmt::format("Account of {}{}{}", on_one_line(first.path.string()),
+                     run.ranks.size() > 1 ? fmt::format(" and {} more", run.ranks.size() - 1) : "",
+                     began_s > kTimesOfDay_s ? fmt::format(", recorded {:%Y-%m-%d %H:%M} UTC",
+                                                           fmt::gmtime(std::time_t{began_s}))
+                                             : "");
+}
+
 Explained explained_run(const ExplainOptions& options) {
   std::vector<std::filesystem::path> traces;
   for (const auto& path : options.traces)
@@ -265,9 +278,7 @@ Explained explained_run(const ExplainOptions& options) {
   }
   const RunAccount account = account_of(run);
   Findings findings = explained(run, account, options.machine);
-  Explained all{.title = "Account of a run, from its traces",
-                .name = "explain",
-                .sentences = texts_of(findings)};
+  Explained all{.title = title_of(run), .name = "explain", .sentences = texts_of(findings)};
   const bool has_results = options.json || !options.output.empty();
   if (has_results) all.results = account_results(run, account, findings);
   all.findings = std::move(findings);

@@ -87,9 +87,8 @@ FindingTable mean_table(const TracedRun& run, const RunAccount& account) {
 }
 
 FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
-  FindingTable table{.title = "Every step, in milliseconds",
-                     .columns = {"step", "rank"},
-                     .on_screen = kRowsOnScreen};
+  FindingTable table{
+      .title = "Every step, in milliseconds", .columns = {"step", "rank"}, .on_screen = 0};
   const std::vector<AccountColumn> columns = columns_of(account);
   for (const AccountColumn& column : columns) table.columns.push_back(column.name);
   for (const TracedAccount& each : account.all()) {
@@ -138,7 +137,7 @@ FindingTable operator_table_of(const TracedRun& run, const RunAccount& account, 
                            [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
   FindingTable table{.title = fmt::format("Operators of {}: time on its lanes", rank_name(of)),
                      .columns = {"operator", "calls", "total", "mean", "share"},
-                     .on_screen = kRowsOnScreen};
+                     .on_screen = 0};
   for (const auto& [name, sum] : rows) {
     table.rows.push_back({shown_name(name), std::to_string(sum.calls),
                           table_time(ns_seconds(sum.ns)),
@@ -309,7 +308,8 @@ FindingTable breakdown_table(const TracedRun& run) {
   FindingTable table{
       .title = "How busy devices were, as HolisticTraceAnalysis counts",
       .columns = {"device", "first to last work", "computes", "only copies or communicates", "idle",
-                  "communicates", "of that beside computation"}};
+                  "communicates", "of that beside computation"},
+      .on_screen = 0};
   for (const DeviceBreakdown& each : breakdowns_of(run)) {
     const Breakdown& times = each.breakdown;
     const auto share = [&](double seconds) {
@@ -348,7 +348,11 @@ std::string change_for_name(const std::string& name) {
   }
   const auto colons = name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
   const bool is_op = colons != name.npos && name.substr(colons).starts_with("::");
-  if (is_op || name.starts_with("CompiledFunction")) {
+  if (name.starts_with("CompiledFunction")) {
+    return "Launch less often: CUDA graphs (torch.compile with mode=\"reduce-overhead\"), or a "
+           "larger batch.";
+  }
+  if (is_op) {
     return fmt::format(
         "Call `{}` less often, or with less work of the host: torch.compile, fused "
         "or foreach ops, or a larger batch.",
@@ -406,6 +410,18 @@ std::string share_text(std::int64_t ns, const RankSum& of) {
   return fmt::format("{:.1f} %", 100 * share_of(ns, of.wall_ns));
 }
 
+/// Whether calls that load the device's libraries take a quarter of a rank's only step.
+bool is_start_up(const TracedRank& rank, const RankSum& sum) {
+  constexpr std::int64_t kLongNs = 100'000'000;
+  std::int64_t ns = 0;
+  for (const TraceEvent& each : rank.file.events) {
+    const bool is_long =
+        each.kind == TraceEvent::Kind::kCall && each.end_ns - each.begin_ns > kLongNs;
+    if (is_long) ns += each.end_ns - each.begin_ns;
+  }
+  return sum.steps == 1 && 4 * ns > sum.wall_ns;
+}
+
 /// The bottleneck, and what to change.
 std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& account) {
   for (const TracedRank& rank : run.ranks) {
@@ -453,13 +469,20 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
   }
   const NamedCause cause = cause_in(run, account, rank, longest);
   const bool on_host = run.ranks[rank].on_host;
-  return {fmt::format("The bottleneck is {}: {} of a step, {}{}.", name_of(longest),
-                      share_text(all.part_ns[longest], all),
-                      time_text(all.step_s(all.part_ns[longest])),
-                      !cause.text.empty()                 ? cause.text
-                      : longest == Part::kHost && on_host ? ": Python between ops"
-                                                          : cause_of(longest)),
-          fmt::format("To change: {}", change_for(longest, cause.name, on_host))};
+  const bool is_unknown = longest == Part::kEvaluation && !run.ranks[rank].evaluates;
+  return {fmt::format(
+              "The bottleneck is {}: {} of a step, {}{}.",
+              is_unknown ? "work after the update that autograd does not record" : name_of(longest),
+              share_text(all.part_ns[longest], all), time_text(all.step_s(all.part_ns[longest])),
+              !cause.text.empty()                 ? cause.text
+              : longest == Part::kHost && on_host ? ": Python between ops"
+                                                  : cause_of(longest)),
+          fmt::format(
+              "To change: {}",
+              longest == Part::kHost && is_start_up(run.ranks[rank], rank_sum(account, rank))
+                  ? "This is start-up, which loads CUDA and its libraries: profile a later step."
+              : is_unknown ? "Do it less often, or in another process."
+                           : change_for(longest, cause.name, on_host))};
 }
 
 /// What takes longer in an outlier than in the usual steps, and where.
@@ -538,8 +561,9 @@ void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentence
                       ? fmt::format("a step has {} updates of optimizers, since their work recurs "
                                     "in such turns",
                                     rank.updates_of_step)
-                      : "a step ends with each update of an optimizer, so two optimizers that do "
-                        "the same work make two steps of one"));
+                  : rank.other_updates > 0
+                      ? "a step ends with each update of the first optimizer, not of the others"
+                      : "a step ends with each update of the optimizer"));
   add(rank.is_whole ? 1 : 0,
       fmt::format("No ProfilerStep and no optimizer in the trace of {}: all of it counts as a "
                   "step. Call step() of the profiler to mark steps.",
@@ -615,6 +639,7 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
     if (is_ours) continue;
     add_gaps_of_rank(rank, sentences);
     add_unfollowed(run, rank, sentences);
+    if (rank.lacks_kernels()) continue;
     if (rank.on_host) {
       on_host.push_back(rank_name(rank));
     } else if (!rank.has_launches) {
@@ -787,11 +812,15 @@ std::optional<LateRank> late_rank_of(const RunAccount& account) {
 std::string shown_name(const std::string& of) {
   constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
   std::string name = on_one_line(of.starts_with(kEngine) ? of.substr(kEngine.size()) : of);
-  constexpr std::size_t kMaxName = 60;
+  constexpr std::size_t kMaxName = 60, kLast = 17;  // names of templates differ at their ends, too
   if (name.size() <= kMaxName) return name;
-  std::size_t end = kMaxName - 3;
-  while ((static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // within a character
-  return name.substr(0, end) + "...";
+  std::size_t end = kMaxName - 3 - kLast, last = name.size() - kLast;
+  const auto is_within_character = [&](std::size_t at) {
+    return (static_cast<unsigned char>(name[at]) & 0xC0) == 0x80;
+  };
+  while (is_within_character(end)) --end;
+  while (last < name.size() && is_within_character(last)) ++last;
+  return name.substr(0, end) + "..." + name.substr(last);
 }
 
 std::string steps_text(const TracedRun& run, const RunAccount& account) {
@@ -854,6 +883,10 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
                                                  step_table_of(run, account)});
   std::erase_if(findings.tables, [](const FindingTable& each) { return each.rows.empty(); });
   findings.plots.push_back(picture_of(run, account));
+  if (std::ranges::any_of(run.ranks, &TracedRank::lacks_kernels)) {  // they would show the host's
+    findings.tables.clear();
+    findings.plots.clear();
+  }
   findings.untimed.push_back(traced_checklist(run, account));
   return findings;
 }

@@ -542,6 +542,7 @@ void read_trace_head(const EventJson& rest, TraceFile& file) {
     refuse_trace(file.path, "has no traceEvents", kTraceRemedy);
   }
   file.is_ours = rest.contains("barestep_version");
+  file.host = text_or_empty(rest, "host_name");
   if (const auto job = rest.find("distributedInfo"); job != rest.end() && job->is_object()) {
     const std::int64_t rank = integer_or(*job, "rank", -1);
     if (rank >= 0 && rank < 1 << 20) file.rank = rank;

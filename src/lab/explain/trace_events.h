@@ -131,6 +131,7 @@ struct TraceFile {
   std::int64_t world_size = 0;  // ranks of the job; 0: not told
   bool is_ours = false;
   std::string gpu{};      // its name, if the file tells
+  std::string host{};     // its machine, likewise
   std::string process{};  // the host's process id
   std::vector<std::string> names{};
   std::vector<TracedRow> rows{};

@@ -20,6 +20,12 @@ namespace {
 /// measured rates.
 constexpr double kDataSheetError = 0.14, kMeasuredError = 0.052;
 
+/// By bench/ddp_forecast.sh.
+constexpr const char* kForecastError =
+    "Of eight such forecasts on two cores, four were in their interval; the other four, of steps "
+    "of "
+    "1 to 8 ms alone, were 17 to 30 % too short. None was compared on GPUs.";
+
 struct BucketForecast {
   std::size_t gradients = 0;
   std::int64_t bytes = 0;
@@ -96,6 +102,13 @@ std::vector<MeasuredStep> measured_steps(const TracedRun& run) {
   }
   if (std::ranges::count(gradients, 0, &TraceFile::Gradient::bytes) > 0) {
     refuse("lacks the shapes of gradients", "profile with record_shapes=True");
+  }
+  const auto has_passes = [&](const TraceEvent& event) {
+    return event.is_update && has_within(rank.file.backward_ns, event);
+  };
+  if (std::ranges::any_of(rank.file.events, has_passes)) {
+    refuse("has backward passes within an update, each of which DDP would reduce",
+           "give the trace of an optimizer without a closure");
   }
   if (!rank.on_host && !rank.has_launches) {
     refuse("does not tell what was launched before a gradient", "profile the CPU, too");
@@ -287,10 +300,15 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
   answer.findings.timed = {
       fmt::format(
           "Simulated: DDP on {} of {} takes {} to {} a step where the trace's program takes "
-          "{}, each rank with its batch: {} to {} as many samples a second.",
+          "{}, each rank with its batch: {} to {} as many samples a second.{}",
           counted(ranks, card.on_gpu ? "device" : "process"), card.name, simulated_time(low_s),
           simulated_time(high_s), time_text(alone_s), simulated_factor(ranks * alone_s / high_s),
-          simulated_factor(ranks * alone_s / low_s)),
+          simulated_factor(ranks * alone_s / low_s),
+          run.ranks.front().on_host == card.on_gpu
+              ? fmt::format(" That is with all computing as in the trace, on a {}: only exchanges "
+                            "and copies are the card's.",
+                            card.on_gpu ? "CPU" : "GPU")
+              : ""),
       fmt::format("In the median step {} of communication is exposed: the last of {}, {}, is ready "
                   "at {} and reduced at {}.",
                   simulated_time(shown.exposed_s), counted(std::ssize(shown.buckets), "bucket"),
@@ -310,7 +328,7 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
   answer.findings.untimed.emplace_back(
       "Not in it: what else DDP does on the host, buffers that it broadcasts, and input and memory "
       "that ranks share. A rank has as many cores as the trace's program, or a whole device.");
-  answer.findings.untimed.emplace_back(error_note(card));
+  answer.findings.untimed.emplace_back(error_note(card, kForecastError));
   answer.figures["step"] = {{"alone_s", alone_s},
                             {"low_s", low_s},
                             {"high_s", high_s},

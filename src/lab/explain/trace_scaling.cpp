@@ -152,9 +152,9 @@ std::vector<Finding> scaling_sentences(const std::vector<ScalingRun>& runs, Scal
   const ScalingFactor worst = *std::ranges::min_element(
       kSingleFactors, {}, [&](ScalingFactor factor) { return last.factors[factor]; });
   if (last.factors[worst] < 1 - kSmallLoss) {
-    sentences.emplace_back(fmt::format("The largest loss on {} is {} ({}): {}.", ranks(last),
-                                       name_of(worst), percent_text(last.factors[worst]),
-                                       last.causes[worst]));
+    sentences.emplace_back(fmt::format("The largest loss on {} is in {}, which is {}: {}.",
+                                       ranks(last), name_of(worst),
+                                       percent_text(last.factors[worst]), last.causes[worst]));
   }
   if (&knee == &base) {
     sentences.emplace_back(
@@ -183,7 +183,7 @@ std::vector<FindingTable> scaling_tables(const std::vector<ScalingRun>& runs) {
   std::vector<FindingTable> tables = {
       {.title = "Efficiency as a product of factors, by POP's metrics", .columns = {"of a step"}},
       {.title = "What is lost, and to what, in a step",
-       .columns = {"cause", "ranks", "factor", "it is"}}};
+       .columns = {"cause", "ranks", "factor", "its value"}}};
   std::vector<std::vector<std::string>>& rows = tables[0].rows;
   rows = {{"time"}, {"steps profiled"}, {"speed-up"}, {"ideal speed-up"}};
   for (const ScalingFactor factor : kValuesOf<ScalingFactor>) {
@@ -255,6 +255,12 @@ ScalingRun scaling_run_of(std::filesystem::path path, const TracedRun& run) {
   const RunAccount account = account_of(run);
   ScalingRun all{.path = std::move(path), .ranks = static_cast<int>(run.ranks.size())};
   const std::vector<double> gains_s = ideal_network_gains(run, account);
+  const auto is_beside_first = [&](const TracedRank& rank) {
+    return rank.on_host && rank.file.host == run.ranks.front().file.host;
+  };
+  if (all.ranks > 1 && std::ranges::all_of(run.ranks, is_beside_first)) {
+    all.shared_host = run.ranks.front().file.host;
+  }
   std::size_t longest = 0, last = 0;  // computes, or would end if bytes moved in no time
   EnumArray<Part, double> most_s{};   // of any rank
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
@@ -322,6 +328,12 @@ ExplainAnswer scaling_answer(std::vector<ScalingRun> runs, std::optional<Scaling
   answer.findings.untimed.emplace_back(
       "Computation is what no exchange with other ranks holds: the host, waits for data and idle "
       "gaps count as such. Times are means over the steps of one run of each number of ranks.");
+  if (!runs.back().shared_host.empty()) {
+    answer.findings.untimed.emplace_back(fmt::format(
+        "All {} are on the CPU of one machine, {}: where they have more threads than it "
+        "has cores, they wait for these, which counts as computation.",
+        counted(runs.back().ranks, "rank"), on_one_line(runs.back().shared_host)));
+  }
   if (is_assumed) {
     answer.findings.untimed.emplace_back(fmt::format(
         "The traces do not tell the batch; by what ranks compute, {} scaling is assumed. State it "

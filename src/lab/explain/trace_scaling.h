@@ -54,6 +54,7 @@ inline constexpr std::string_view kNamesOf<ScalingProblem>[] = {"strong", "weak"
 struct ScalingRun {
   std::filesystem::path path{};
   int ranks = 1;
+  std::string shared_host{};                       // on whose CPU all ranks run, if several do
   std::int64_t steps = 0;                          // of a rank, with an account
   double step_s = 0, ideal_s = 0;                  // T, T'
   double mean_s = 0, longest_s = 0;                // of C(r)

@@ -47,6 +47,17 @@ bool is_loader(std::string_view name) {
   return name.starts_with("enumerate(DataLoader)");
 }
 
+/// Whether an op hands a message to a process group.
+bool is_message_post(std::string_view op) {
+  return op == "c10d::send" || op == "c10d::recv_";
+}
+
+/// Whether it hands a collective to one. On a busy machine it returns long after it has begun.
+bool is_collective_post(std::string_view op) {
+  return (op.starts_with("c10d::") || op.starts_with("_c10d_functional::")) &&
+         !is_message_post(op) && !op.ends_with("::wait_tensor");
+}
+
 /// Whether a function of Python or an annotation is called after an evaluation.
 bool names_evaluation(std::string_view name) {
   constexpr std::string_view kWords[] = {"eval",     "evaluate",   "evaluation", "val",
@@ -142,11 +153,17 @@ struct HostLaunch {
   std::int32_t collective = -1;
 };
 
+/// A stretch of an op that certainly is no wait for a collective, or the op in it that posts one.
+struct BusyStretch {
+  HostStretch times{};
+  const TraceEvent* post = nullptr;
+};
+
 /// An op of a trace without a device that no other one contains.
 struct OutermostOp {
   const TraceEvent* event = nullptr;
   Part part = Part::kForward;
-  std::vector<HostStretch> busy{};  // when it certainly did not wait for a collective
+  std::vector<BusyStretch> busy{};
 };
 
 /// What a thread does in a trace without a device.
@@ -260,7 +277,8 @@ class RankReader {
     rank_.updates_of_step = turns_of(all);
     if (rank_.updates_of_step == 1) {
       const TraceIndex name = all.front().name;
-      std::erase_if(all, [&](const Update& each) { return each.name != name; });
+      rank_.other_updates =
+          std::erase_if(all, [&](const Update& each) { return each.name != name; });
     }
     step_row_ = all.front().row;
     std::int64_t begin_ns = file().events.front().begin_ns;
@@ -286,7 +304,10 @@ class RankReader {
       const Part part = thread.place.part();
       const bool is_forward = part == Part::kForward || part == Part::kLoss;
       if (!is_forward || !tells_recorded || !thread.place.is_unrecorded()) return part;
-      if (is_in(evaluating_, event.begin_ns)) return Part::kEvaluation;
+      if (is_in(evaluating_, event.begin_ns)) {
+        rank_.evaluates = true;
+        return Part::kEvaluation;
+      }
       if (!is_after_backward) return event.row == step_row_ ? untrained_part(thread, event) : part;
       return thread.runs_backward && event.row != step_row_ ? Part::kBackward : Part::kOptimizer;
     };
@@ -298,7 +319,7 @@ class RankReader {
         place.leave_until(event.begin_ns);
         set_peer(event, thread);
         if (is_posted(event, thread)) {
-          exchange_ends_.push_back(event.end_ns);
+          exchanges_.push_back({event.begin_ns, event.end_ns});
           continue;
         }
         const bool is_outermost = rank_.on_host && read_op(event, thread);
@@ -325,7 +346,7 @@ class RankReader {
       if (!step_row_ || row == *step_row_ || thread.runs_backward) rows.insert(row);
     }
     rank_.names = TracedNames(file(), rows, !rank_.on_host);
-    std::ranges::sort(exchange_ends_);
+    std::ranges::sort(exchanges_, {}, &HostStretch::end_ns);
     rank_.blocked = united(std::move(rank_.blocked));
     rank_.loading = united(std::move(rank_.loading));
     rank_.updating = united(std::move(rank_.updating));
@@ -345,6 +366,9 @@ class RankReader {
     std::unordered_map<TraceIndex, Untrained> threads;
     for (const TraceEvent& event : file().events) {
       if (event.is_backward) threads.clear();
+      if (event.is_recorded && !event.is_backward && !may_average(name_of_event(event))) {
+        forward_ops_.insert(event.name);
+      }
       Untrained& thread = threads[event.row];
       if (!event.is_backward && !event.is_recorded && !event.is_update) {
         look_for_evaluation(event, thread);
@@ -387,8 +411,9 @@ class RankReader {
   [[nodiscard]] Part untrained_part(const TracedThread& thread, const TraceEvent& event) const {
     if (thread.averages) return Part::kOptimizer;
     const std::optional<std::size_t> step = step_at(event.begin_ns);
-    const bool trains = !step || event.begin_ns < trains_until_ns_[*step];
-    return trains ? thread.place.part() : Part::kEvaluation;
+    if (!step || event.begin_ns < trains_until_ns_[*step]) return thread.place.part();
+    rank_.evaluates |= forward_ops_.contains(thread.place.op().value_or(event.name));
+    return Part::kEvaluation;
   }
 
   /// A call of the runtime, which may queue work or wait for it.
@@ -407,14 +432,15 @@ class RankReader {
   bool read_op(const TraceEvent& event, TracedThread& thread) {
     if (thread.place.is_compiling()) return false;
     const bool is_exchange = is_on_thread(event);
-    if (is_exchange) exchange_ends_.push_back(event.end_ns);
+    if (is_exchange) exchanges_.push_back({event.begin_ns, event.end_ns});
     const std::string_view name = name_of_event(event);
     const bool compiles = is_compilation(name);
     const bool is_op = event.kind == TraceEvent::Kind::kOp && !is_loader(name) &&
                        thread.place.collective() < 0;  // its copies are no work of their own
     if (!is_op && !is_exchange && !compiles) return false;
     const bool is_outermost = is_op && !compiles && !thread.place.is_in_op();
-    const bool waits = is_exchange || compiles || name.find("::wait_tensor") != name.npos;
+    const bool posts = is_op && is_collective_post(name);
+    const bool waits = is_exchange || compiles || posts || name.ends_with("::wait_tensor");
     if (waits || !thread.busy || event.begin_ns >= thread.busy->end_ns) {
       end_busy(thread, event.begin_ns);
       if (thread.busy && waits) thread.busy->begin_ns = event.end_ns;
@@ -425,7 +451,12 @@ class RankReader {
     }
     const bool is_inside =
         thread.outermost && event.begin_ns < outermost_[*thread.outermost].event->end_ns;
-    if (is_inside && !waits && !thread.busy && !is_wrapper(name)) {
+    if (is_inside && posts) {
+      const HostStretch times{event.begin_ns, event.end_ns};
+      outermost_[*thread.outermost].busy.push_back({times, &event});
+      if (!thread.busy)
+        thread.busy = HostStretch{event.end_ns, event.end_ns};  // all in it is of it
+    } else if (is_inside && !waits && !thread.busy && !is_wrapper(name)) {
       thread.busy = HostStretch{event.begin_ns, event.end_ns};
     }
     return is_outermost;
@@ -436,7 +467,7 @@ class RankReader {
     if (!thread.busy) return;
     const HostStretch until_now{thread.busy->begin_ns, std::min(thread.busy->end_ns, now_ns)};
     if (until_now.begin_ns < until_now.end_ns) {
-      outermost_[*thread.outermost].busy.push_back(until_now);
+      outermost_[*thread.outermost].busy.push_back({until_now});
     }
     if (thread.busy->end_ns <= now_ns) thread.busy.reset();
   }
@@ -466,25 +497,32 @@ class RankReader {
            !(thread.outermost && event.end_ns <= outermost_[*thread.outermost].event->end_ns);
   }
 
+  /// The last collective that ended in a stretch, or a moment after it; empty if none did.
+  [[nodiscard]] HostStretch last_exchange_in(const HostStretch& stretch) const {
+    const auto after =
+        std::ranges::upper_bound(exchanges_, noticed_until(stretch), {}, &HostStretch::end_ns);
+    const bool has = after != exchanges_.begin() && std::prev(after)->end_ns > stretch.begin_ns;
+    return has ? *std::prev(after) : HostStretch{stretch.begin_ns, stretch.begin_ns};
+  }
+
   /// Whether a thread that was not busy waited for a collective: one ended with the stretch.
   [[nodiscard]] bool waited(const HostStretch& stretch) const {
-    const std::int64_t last_ns = noticed_until(stretch);
-    const auto after = std::ranges::upper_bound(exchange_ends_, last_ns);
-    return after != exchange_ends_.begin() &&
-           *std::prev(after) >= stretch.end_ns - (last_ns - stretch.end_ns);
+    return last_exchange_in(stretch).end_ns >= 2 * stretch.end_ns - noticed_until(stretch);
   }
 
   /// The op's work: all of it but where it waited for collectives, and where a node of autograd's
-  /// graph ran what has a name: hooks of the user's, and compilation.
+  /// graph ran what has a name: hooks of the user's, and compilation. To post a collective is
+  /// communication: until one ends in that time it is waited for.
   void add_host_works(const OutermostOp& op) {
     const std::optional<std::size_t> step = step_at(op.event->begin_ns);
     const std::string_view name = name_of_event(*op.event);
-    const bool posts_message = name == "c10d::send" || name == "c10d::recv_";
+    const Part part = is_message_post(name) ? Part::kOtherStages : op.part;
     bool continues = false;
-    const auto add = [&](std::int64_t begin_ns, std::int64_t end_ns) {
+    const auto add = [&](std::int64_t begin_ns, std::int64_t end_ns,
+                         const TraceEvent* post = nullptr) {
       if (end_ns <= begin_ns) return;
-      TracedWork& work = add_work(*op.event);
-      work.part = posts_message ? Part::kOtherStages : op.part;
+      TracedWork& work = add_work(post == nullptr ? *op.event : *post);
+      work.part = post == nullptr ? part : Part::kExposedCommunication;
       work.step = step;
       work.begin_ns = begin_ns;
       work.end_ns = end_ns;
@@ -507,9 +545,15 @@ class RankReader {
         if (rank_.names.path(path).size() > depth) leave_out(piece);
       });
     };
-    for (const HostStretch& busy : op.busy) {
+    for (const auto& [busy, post] : op.busy) {
       look_at({done_ns, busy.begin_ns});
       done_ns = busy.end_ns;
+      if (post == nullptr) continue;
+      const HostStretch awaited = last_exchange_in(busy);
+      add(begin_ns, busy.begin_ns);
+      add(busy.begin_ns, awaited.begin_ns, post);
+      add(std::min(busy.end_ns, awaited.end_ns), busy.end_ns, post);
+      begin_ns = busy.end_ns;
     }
     look_at({done_ns, op.event->end_ns});
     add(begin_ns, op.event->end_ns);
@@ -890,11 +934,12 @@ class RankReader {
   std::optional<TraceIndex> step_row_, message_row_;
   std::vector<std::int64_t> trains_until_ns_;  // like rank_.steps; 0: it does not
   std::vector<HostStretch> evaluating_;        // where nothing trains; united
+  std::set<TraceIndex> forward_ops_;           // that autograd records
   std::unordered_map<std::int64_t, HostLaunch> launches_;
   std::unordered_set<std::int64_t> lost_;  // launches of kernels, until they are found
   // Of a trace without a device:
   std::vector<OutermostOp> outermost_;
-  std::vector<std::int64_t> exchange_ends_;  // of collectives, ascending
+  std::vector<HostStretch> exchanges_;  // collectives, by end
   std::unordered_map<TraceIndex, std::size_t> lane_of_row_;
 };
 

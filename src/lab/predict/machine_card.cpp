@@ -663,10 +663,14 @@ std::int64_t unmeasured_figures(const MachineCard& card) {
 }
 
 std::string error_note(const MachineCard& card) {
+  return error_note(card, kSimulationError);
+}
+
+std::string error_note(const MachineCard& card, const char* known_error) {
   const std::int64_t unmeasured = unmeasured_figures(card);
-  if (unmeasured == 0) return kSimulationError;
+  if (unmeasured == 0) return known_error;
   return fmt::format("{} Of the {} figures of its card, {} are assumed or from data sheets.",
-                     kSimulationError, card.stated.size(), unmeasured);
+                     known_error, card.stated.size(), unmeasured);
 }
 
 std::string rate_text(double per_s, std::string_view unit) {

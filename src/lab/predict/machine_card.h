@@ -233,8 +233,10 @@ double copy_s(const MachineCard& card, double bytes);
 /// How many figures of the card are assumed, fitted or from data sheets.
 std::int64_t unmeasured_figures(const MachineCard& card);
 
-/// kSimulationError, and how many figures of the card were not measured.
+/// What is known of the error, kSimulationError unless stated, and how many figures of the card
+/// were not measured.
 std::string error_note(const MachineCard& card);
+std::string error_note(const MachineCard& card, const char* known_error);
 
 /// "363 GB/s", "52.0 TFLOP/s".
 std::string rate_text(double per_s, std::string_view unit);

@@ -1,6 +1,7 @@
 #include "lab/report/findings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -59,7 +60,12 @@ std::vector<std::string> texts_of(const Findings& findings) {
 std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
   std::string text;
   for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
+  std::vector<std::string_view> others;
   for (const FindingTable& table : findings.tables) {
+    if (table.on_screen == 0) {
+      others.push_back(table.title);
+      continue;
+    }
     std::vector<std::string> titles;
     for (const std::string& title : table.columns) {
       titles.push_back((titles.empty() ? "" : ">") + title);
@@ -72,6 +78,9 @@ std::string text_of(const std::vector<std::string>& sentences, const Findings& f
       text += fmt::format("    and {} in the report (--output DIR)\n",
                           counted(static_cast<std::int64_t>(table.rows.size() - rows), "row"));
     }
+  }
+  if (!others.empty()) {
+    text += fmt::format("\n  In the report (--output DIR): {}\n", fmt::join(others, "; "));
   }
   return text;
 }

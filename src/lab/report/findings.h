@@ -38,7 +38,7 @@ struct FindingTable {
   /// of each row's case; otherwise empty.
   std::vector<std::string> figures{}, commands{};
   std::vector<std::vector<std::string>> rows{};
-  std::size_t on_screen = 1000;  // rows on a terminal; a page has all
+  std::size_t on_screen = 1000;  // rows on a terminal; 0: only its title; a page has all
 };
 
 struct PlotPoint {
