@@ -278,15 +278,17 @@ TEST_F(Explain, CountsAnOpOfTheCpuThatOnlyWaitsAsCommunication) {
 
 /// DDP on busy cores: the op that posts an all-reduce returns long after that has ended.
 TEST_F(Explain, CountsAnOpThatPostsACollectiveAsCommunication) {
-  const auto rank = [](int number, double enters) {
+  const auto rank = [](int number, double enters, double ends = 500) {
     MadeTrace trace;
     trace.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
         .on_host("cpu_op", "autograd::engine::evaluate_function: AccumulateGrad", 0, 800)
         .on_host("cpu_op", "torch::autograd::AccumulateGrad", 0, 50)
         .on_host("cpu_op", "c10d::allreduce_", 100, 600)
         .on_host("cpu_op", "aten::view", 110, 5)
-        .event("user_annotation", "gloo:all_reduce", 100, 9, enters, 500 - enters)
-        .on_host("cpu_op", "c10d::allreduce_", 750, 20);
+        .event("user_annotation", "gloo:all_reduce", 100, 9, enters, ends - enters)
+        .on_host("cpu_op", "c10d::allreduce_", 750, 20)
+        .on_host("user_annotation", "Optimizer.step#SGD.step", 900, 100)
+        .on_host("cpu_op", "aten::add_", 900, 100);
     return trace.text_of_job({{"rank", number}, {"world_size", 2}});
   };
   const TracedRun run = run_of({rank(0, 150), rank(1, 400)});
@@ -299,6 +301,11 @@ TEST_F(Explain, CountsAnOpThatPostsACollectiveAsCommunication) {
   EXPECT_EQ(first.hidden_ns, 0);
   const auto sentences = texts_of(findings_of(run, account).timed);
   EXPECT_THAT(sentences[0], HasSubstr("communication"));
+  const RunAccount outlived = account_of(run_of({rank(0, 150, 900), rank(1, 400, 900)}));
+  expect_sum(outlived.accounts.at(0));
+  EXPECT_EQ(us(outlived.accounts[0], Part::kExposedCommunication), 600 + 20 + 100);
+  EXPECT_EQ(outlived.accounts[0].waiting_ns, 250'000) << "while it posts";
+  EXPECT_EQ(outlived.waited_ns[1], (std::vector<std::int64_t>{0, 0}));
 }
 
 TEST_F(Explain, TellsDevicesOfOneTraceApart) {

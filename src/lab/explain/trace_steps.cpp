@@ -519,10 +519,12 @@ class RankReader {
     const Part part = is_message_post(name) ? Part::kOtherStages : op.part;
     bool continues = false;
     const auto add = [&](std::int64_t begin_ns, std::int64_t end_ns,
-                         const TraceEvent* post = nullptr) {
+                         const TraceEvent* post = nullptr,
+                         std::optional<std::size_t> posted = std::nullopt) {
       if (end_ns <= begin_ns) return;
       TracedWork& work = add_work(post == nullptr ? *op.event : *post);
       work.part = post == nullptr ? part : Part::kExposedCommunication;
+      work.posted = posted;
       work.step = step;
       work.begin_ns = begin_ns;
       work.end_ns = end_ns;
@@ -552,7 +554,13 @@ class RankReader {
       const HostStretch awaited = last_exchange_in(busy);
       add(begin_ns, busy.begin_ns);
       add(busy.begin_ns, awaited.begin_ns, post);
-      add(std::min(busy.end_ns, awaited.end_ns), busy.end_ns, post);
+      const std::int64_t free_ns = std::min(busy.end_ns, awaited.end_ns);
+      const auto record = records_.lower_bound(busy.begin_ns);
+      const bool outlives = record != records_.end() && record->first < busy.end_ns &&
+                            run_.works[record->second].end_ns > busy.end_ns;
+      const std::int64_t held_ns = outlives ? std::max(free_ns, record->first) : busy.end_ns;
+      add(free_ns, held_ns, post);
+      if (outlives) add(held_ns, busy.end_ns, post, record->second);
       begin_ns = busy.end_ns;
     }
     look_at({done_ns, op.event->end_ns});
@@ -667,6 +675,7 @@ class RankReader {
     for (const TraceEvent& event : file().events) {
       if (!event.is_work() && !is_on_thread(event)) continue;
       lost_.erase(event.correlation);
+      if (is_on_thread(event)) records_[event.begin_ns] = run_.works.size();
       TracedWork& work = add_work(event);
       std::int64_t at_ns = event.begin_ns;
       if (const HostLaunch* const launch = launch_of(event)) {
@@ -939,7 +948,8 @@ class RankReader {
   std::unordered_set<std::int64_t> lost_;  // launches of kernels, until they are found
   // Of a trace without a device:
   std::vector<OutermostOp> outermost_;
-  std::vector<HostStretch> exchanges_;  // collectives, by end
+  std::map<std::int64_t, std::size_t> records_;  // works of collectives, by begin
+  std::vector<HostStretch> exchanges_;           // collectives, by end
   std::unordered_map<TraceIndex, std::size_t> lane_of_row_;
 };
 
@@ -1026,7 +1036,8 @@ void align_clock(TracedRun& run, std::size_t rank) {
   }
 }
 
-/// Finds who entered each collective last, if the traces of all of its ranks are here.
+/// Finds who entered each collective last, if the traces of all of its ranks are here. What posts
+/// one is part of it.
 void find_last_ranks(TracedRun& run) {
   // Where a collective does not tell its ranks, as gloo's do not, they are all of the job's.
   const bool has_all_ranks = std::ranges::all_of(run.ranks, [&](const TracedRank& each) {
@@ -1053,6 +1064,9 @@ void find_last_ranks(TracedRun& run) {
     if (ranks > 1 && (told == 0 ? has_all_ranks : told == ranks)) continue;
     exchange.last_begin_ns.reset();
     exchange.last_rank.reset();
+  }
+  for (TracedWork& work : run.works) {
+    if (work.posted) work.exchange = run.works[*work.posted].exchange;
   }
 }
 

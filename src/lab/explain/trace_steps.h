@@ -38,6 +38,7 @@ struct TracedWork {
   std::optional<std::size_t> exchange{};  // index into the run's
   std::optional<std::size_t> previous{};  // on its lane
   std::vector<std::size_t> awaited{};     // besides, on other lanes
+  std::optional<std::size_t> posted{};    // by this op of the host, a collective that outlives it
 
   [[nodiscard]] bool is_collective() const { return collective >= 0; }
 };
