@@ -6,6 +6,17 @@
 
 namespace barestep {
 
+std::size_t columns_of(std::string_view text) {
+  std::size_t columns = 0;
+  for (const char each : text) {
+    const auto byte = static_cast<unsigned char>(each);
+    const bool is_accent = byte == 0xcc || byte == 0xcd;                  // U+0300 to U+036f
+    const bool is_wide = (0xe3 <= byte && byte <= 0xed) || byte == 0xf0;  // from U+3000 on; emoji
+    if ((byte & 0xc0) != 0x80 && !is_accent) columns += is_wide ? 2 : 1;
+  }
+  return columns;
+}
+
 TextTable::TextTable(std::vector<std::string> titles) : titles_(std::move(titles)) {
   for (std::string& title : titles_) {
     aligns_right_.push_back(title.starts_with('>'));
@@ -30,7 +41,7 @@ std::string TextTable::text(int indent) const {
   const auto widen = [&](const Row& row) {
     if (row.is_line) return;
     for (std::size_t i = 0; i < widths.size(); ++i) {
-      widths[i] = std::max(widths[i], row.cells[i].size());
+      widths[i] = std::max(widths[i], columns_of(row.cells[i]));
     }
   };
   widen(titles);
@@ -40,7 +51,7 @@ std::string TextTable::text(int indent) const {
   const auto print = [&](const Row& row) {
     std::string line(static_cast<std::size_t>(indent), ' ');
     for (std::size_t i = 0; i < row.cells.size(); ++i) {
-      const std::string blanks(row.is_line ? 0 : widths[i] - row.cells[i].size(), ' ');
+      const std::string blanks(row.is_line ? 0 : widths[i] - columns_of(row.cells[i]), ' ');
       if (i > 0) line += "  ";
       line += aligns_right_[i] ? blanks + row.cells[i] : row.cells[i] + blanks;
     }

@@ -3,10 +3,15 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace barestep {
+
+/// How many columns a terminal takes for UTF-8: none for an accent that stands by itself, two for a
+/// letter of Chinese, Japanese or Korean.
+std::size_t columns_of(std::string_view text);
 
 class TextTable {
  public:

@@ -206,6 +206,13 @@ Report measured_report(const StudyOptions& options,
   Study study(options.output, identity_of(options), options.starts);
   require_memory(study, requested, options.memory);
   if (!options.logs.empty()) {
+    if (std::ranges::none_of(requested, [&](const Experiment* experiment) {
+          return study.has_logs(*experiment, options.logs);
+        })) {
+      fail(ExitCode::kNoInput,
+           {"--logs", options.logs.string(), "it has no log of what is to be measured",
+            "name a folder with EXPERIMENT.CASE.log, such as batch-sweep.batch-32.log"});
+    }
     for (const Experiment* experiment : requested) study.keep_logs(*experiment, options.logs);
   }
   let_signals_stop_children();
@@ -214,8 +221,8 @@ Report measured_report(const StudyOptions& options,
     return std::ranges::any_of(experiment->cases(study.setting()),
                                [](const Case& what) { return what.made == nullptr; });
   };
-  const bool measures =
-      std::ranges::any_of(requested, has_runs) && study.plan_of(requested).starts > 0;
+  const bool measures = std::ranges::any_of(requested, has_runs) &&
+                        study.plan_of(requested, options.wait_quiet).starts > 0;
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (measures && !study.card()) {
@@ -223,7 +230,7 @@ Report measured_report(const StudyOptions& options,
   }
   if (measures) study.choose_width(programs, show_progress);
   require_memory(study, requested, options.memory);  // of the model that was chosen
-  announce(study.plan_of(requested), options.wait_quiet);
+  announce(study.plan_of(requested, options.wait_quiet), options.wait_quiet);
   study.run(requested, programs, show_progress, options.wait_quiet);
   end_progress();
   Report report = report_of(study, options.margin);
@@ -341,6 +348,31 @@ std::filesystem::path write_sheet(const SheetOptions& options, const Sheet& shee
   return pdf;
 }
 
+/// Markdown for a terminal: without its backticks and backslashes.
+std::string without_marks(std::string_view markdown) {
+  std::string text;
+  for (std::size_t i = 0; i < markdown.size(); ++i) {
+    const bool is_mark = markdown[i] == '`' || markdown[i] == '\\';
+    if (!is_mark || (i > 0 && markdown[i - 1] == '\\')) text += markdown[i];
+  }
+  return text;
+}
+
+/// Takes the answers of the sheet that is there, NAME.md, which stays as NAME-1.md where the new
+/// one differs.
+void keep_answers(const std::filesystem::path& name, std::string& text) {
+  const auto file_with = [&](const std::string& ending) {
+    return std::filesystem::path(name.string() + ending);
+  };
+  if (!std::filesystem::exists(file_with(".md"))) return;
+  const std::string before = InputFile(file_with(".md"), "--figures").text(std::int64_t{1} << 22);
+  text = with_answers(text, before);
+  if (text == before) return;
+  int number = 1;
+  while (std::filesystem::exists(file_with(fmt::format("-{}.md", number)))) ++number;
+  replace_file(file_with(fmt::format("-{}.md", number)), before);
+}
+
 void write_script(const SheetOptions& options, const Sheet& sheet) {
   std::string arguments;
   for (const std::string& argument : options.script) {
@@ -366,17 +398,13 @@ void print_sheet(SheetOptions options) {
   const Sheet sheet = load_sheet(options.name);
   require_separate_files({{"--output", sheet_file(options, sheet, ".md")}},
                          {{"mlp_lab sheet", options.name}});
-  if (const std::filesystem::path file = sheet_file(options, sheet, ".md");
-      options.figures && std::filesystem::exists(file)) {
-    fail(ExitCode::kCannotCreate,
-         {"--figures", file.string(), "this sheet is there already, perhaps with answers",
-          "move it away first"});
-  }
   if (options.pdf) page_printer();
-  const std::string text = options.blank ? blank_copy_of(sheet) : filled_sheet(options, sheet);
+  std::string text = options.blank ? blank_copy_of(sheet) : filled_sheet(options, sheet);
   make_folder(folder);
+  if (options.figures) keep_answers(sheet_file(options, sheet, ""), text);
   const std::filesystem::path file = write_sheet(options, sheet, text);
-  show(text + fmt::format("Sheet: {}\n", on_one_line(file.string())));
+  show((options.figures ? "" : without_marks(text)) +
+       fmt::format("Sheet: {}\n", on_one_line(file.string())));
 }
 
 namespace {
@@ -391,13 +419,18 @@ namespace {
 
 void print_new_class(const ClassOptions& options) {
   const std::filesystem::path folder = options.output.empty() ? "class" : options.output;
-  const ClassPlan plan =
-      new_class({.sheet = options.arguments.front(),
-                 .students = options.students,
-                 .output = folder,
-                 .machine = options.machine.empty() ? kUsualCard : options.machine,
-                 .secret = options.secret,
-                 .quick = options.quick});
+  const ClassPlan plan = new_class({.sheet = options.arguments.front(),
+                                    .students = options.students,
+                                    .output = folder,
+                                    .machine = options.machine,
+                                    .secret = options.secret,
+                                    .quick = options.quick});
+  const SheetPrice& price = plan.students.front().price;
+  if (price.unpriced > 0) {
+    print_note("mlp_lab",
+               fmt::format("{} of {} cases have no price: {} has {}", price.unpriced, price.runs,
+                           price.machine, counted(load_card(plan.machine).max_ranks(), "device")));
+  }
   TextTable table({"student", "variant", ">simulated"});
   for (const Student& student : plan.students) {
     table.add_row(
@@ -411,7 +444,8 @@ void print_new_class(const ClassOptions& options) {
 void print_grades(const ClassOptions& options) {
   const std::filesystem::path folder = options.arguments[0];
   const ClassPlan plan = load_class(folder);
-  const MachineCard card = load_card(options.machine.empty() ? plan.machine : options.machine);
+  const MachineCard card =
+      load_card(simulated_machine(options.machine.empty() ? plan.machine : options.machine));
   let_signals_stop_children();
   const TemporaryFolder scratch("class-");
   std::atomic<int> runs = 0;

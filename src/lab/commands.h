@@ -16,9 +16,6 @@
 
 namespace barestep {
 
-/// The card that stands for a machine if none is named.
-constexpr const char* kUsualCard = "h200-nvlink";
-
 struct StudyOptions {
   std::vector<std::string> names{};  // of experiments, or "all"
   std::filesystem::path output{};    // the study's folder; for a card, its file, or empty

@@ -454,8 +454,8 @@ TEST(Verdict, IsInvalidWhereMoreThanAQuarterOfTheStartsWereDisturbed) {
   EXPECT_EQ(trouble_on(starts), "");
   starts[2].lost_share = 0.26;
   EXPECT_EQ(trouble_on(starts),
-            "INVALID: 3 of 9 starts of a lost more than 25 % of their time to other programs; run "
-            "it again on a quiet machine, or with --wait-quiet");
+            "INVALID: 3 of 9 starts of a lost more than 25 % of their time to other programs; the "
+            "same command with --wait-quiet repeats these starts");
 }
 
 bool is_uncertain(const std::vector<Start>& starts, bool beyond_cores = false) {

@@ -317,9 +317,12 @@ vary: dim 64 to 64
   const ProcessResult made = succeeded(
       run({"class", "new", "ranks.md", "--students", "names.csv", "--quick", "--machine", card()}));
   const std::filesystem::path student = folder() / "class/students/Õie Ž";
-  const ProcessResult measured =
-      succeeded(run_process({"sh", "run.sh", "--starts", "1", "--device", "cpu", "--card", card()},
-                            {.working_directory = student, .variables = {"MLP_LAB=" MLP_LAB}}));
+  const auto measure = [&] {
+    return succeeded(
+        run_process({"sh", "run.sh", "--starts", "1", "--device", "cpu", "--card", card()},
+                    {.working_directory = student, .variables = {"MLP_LAB=" MLP_LAB}}));
+  };
+  const ProcessResult measured = measure();
   const std::vector<std::string> planned =
       first_match(measured.err, "mlp_lab: note: ([0-9]+) starts are planned, about 1 min\n");
   ASSERT_FALSE(planned.empty()) << measured.err;
@@ -330,13 +333,23 @@ vary: dim 64 to 64
   }
   EXPECT_EQ(std::to_string(made_starts), planned[1]) << "with what only the answer needs";
   EXPECT_TRUE(std::filesystem::exists(student / "results/runs/amdahl"));
+  const std::filesystem::path sheet = student / "results/ranks-figures.md";
+  const std::string filled = read_file(sheet);
+  std::string answered = filled;
+  answered.replace(answered.find("\\_", answered.find("so?**")), 2, "It is.\n\n\\_");
+  const std::size_t figure = answered.find("\n| ", answered.find("---")) + 3;
+  write_file(sheet, std::string(answered).replace(figure, 1, "X"));
+  measure();
+  EXPECT_THAT(read_file(sheet), AllOf(HasSubstr("\n\nIt is.\n\n"), Not(HasSubstr("| X"))));
+  EXPECT_THAT(read_file(student / "results/ranks-figures-1.md"), HasSubstr("| X"));
   for (const std::string& variable : {std::string("A=B"), std::string("PATH=/nowhere")}) {
     const ProcessResult graded = succeeded(run_process(
         {MLP_LAB, "class", "grade", "class", "class/students", "--rerun", "--machine", card()},
         {.working_directory = folder(), .variables = {variable}}));
     const std::string page = text("class/grades/students/Õie Ž.md");
-    EXPECT_THAT(page, HasSubstr("| identity | 2 of 2 | Options, seed, losses and hashes of the "
-                                "records are those of the variant, and another run "))
+    EXPECT_THAT(page, HasSubstr("| identity | 2 of 2 | Options, seed and hashes of the records "
+                                "are those of the variant, and all starts of a case have the "
+                                "same losses, and another run "))
         << variable;
     EXPECT_THAT(page, Not(HasSubstr("another variant"))) << variable;
   }

@@ -107,9 +107,9 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
     const std::string configurations = configurations_of(section.results);
     EXPECT_THAT(html, HasSubstr(xml_text(configurations)));
     EXPECT_THAT(markdown, HasSubstr(configurations));
-    const std::string command = "mlp_lab run " + std::string(section.experiment->name) + " --quick";
-    EXPECT_THAT(html, HasSubstr(command));
-    EXPECT_THAT(markdown, HasSubstr(command));
+    const std::string command = "mlp_lab run " + std::string(section.experiment->name);
+    EXPECT_THAT(html, HasSubstr(command + " <span class=\"option\">--quick</span>"));
+    EXPECT_THAT(markdown, HasSubstr(command + " --quick"));
     plots += static_cast<int>(section.findings.plots.size());
   }
   EXPECT_EQ(count_of(html, "class=\"bs-plot\""), plots + 1) << "and the prediction's";

@@ -109,6 +109,14 @@ TEST_F(StudyTest, RepeatsNoStartWhereOthersDisturbAllAndEndsWhereNoAnswerCanCome
   EXPECT_EQ(study.plan_of({&experiment_of("batch-sweep")}).starts, 18) << "none of it counts";
 }
 
+TEST_F(StudyTest, RepeatsDisturbedStartsOfACompleteStudyIfItWaits) {
+  trainer(kBusyMachine + std::string("time=0.064\n"));
+  Study study(output(), identity(), 2);
+  run(study);
+  EXPECT_EQ(study.plan_of({&experiment_of("batch-sweep")}).starts, 0);
+  EXPECT_EQ(study.plan_of({&experiment_of("batch-sweep")}, true).starts, 6);
+}
+
 TEST_F(StudyTest, StatesEffectsThatNoDisturbanceMakes) {
   trainer(kBusyMachine + std::string("[ $batch = 128 ] && time=0.160\n"));
   Study study(output(), identity(), 6);

@@ -30,10 +30,11 @@ namespace barestep {
 /// What the runs of a sheet take, simulated. How many starts they are depends on the machine that
 /// makes them, which says so before the first one.
 struct SheetPrice {
-  double step_s = 0;      // of all cases together
-  double seconds = 0;     // of all starts; of a new class only
-  std::string machine{};  // the card's name
-  std::string trouble{};  // empty, or why a case is too large for the machine
+  double step_s = 0;                    // of all cases together
+  double seconds = 0;                   // of all starts; of a new class only
+  std::string machine{};                // the card's name
+  std::string trouble{};                // empty, or why a case is too large for the machine
+  std::int64_t runs = 0, unpriced = 0;  // cases that programs run; of these, what has no price
 
   /// "about 3 minutes on one T4"; empty if none of it is simulated.
   [[nodiscard]] std::string text() const;
@@ -57,24 +58,29 @@ struct ClassPlan {
   Sheet sheet{};
   SheetHeader header{};
   std::string secret{};   // from which the variants are drawn
-  std::string machine{};  // the card that prices them
+  std::string machine{};  // the card that prices them, as for load_card()
   bool quick = false;
   std::vector<Student> students{};
 };
+
+/// Of the GPUs in the simulated columns of a class priced by `machine`: the same, unless it is a
+/// CPU.
+std::string simulated_machine(const std::string& machine);
 
 struct NewClass {
   std::string sheet{};
   std::filesystem::path students{};  // a CSV file: name, and the folder if it is another one
   std::filesystem::path output{};
-  std::string machine{};
-  std::string secret{};  // empty: a new one
+  std::string machine{};  // empty: that of the class in the folder, or kUsualCard
+  std::string secret{};   // empty: a new one
   bool quick = false;
 };
 
-/// Draws the variants, prices them, and writes the class and its students' folders. An existing
-/// class of the same sheet keeps its secret, so its students keep their variants. Throws Error:
-/// kNoInput, kBadData with the line of the students' file; kConfiguration if the folder holds
-/// another class, or no variant is within the header's limits; also as load_sheet() does.
+/// Draws the variants, prices them, and writes the class and its students' folders. In an existing
+/// class of the same sheet students keep their variants, and their folders are left as they are.
+/// Throws Error: kNoInput, kBadData with the line of the students' file, or if it lacks a student
+/// of the class; kConfiguration if the folder holds another class, nothing can be priced, or no
+/// variant is within the header's limits; also as load_sheet() does.
 ClassPlan new_class(const NewClass& requested);
 
 /// Throws Error: kNoInput, kBadData.
@@ -92,18 +98,23 @@ Measurement steady(const Case& what, int starts, double step_s,
 std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder);
 constexpr std::string_view kStudyName = "study.json";
 
-/// "processor X, cores 2"
+/// The cells of each line of CSV, as spreadsheets write it; quotes may enclose a cell, and are then
+/// doubled within it.
+std::vector<std::vector<std::string>> csv_rows(std::string_view text);
+
+/// "processor X, cores 2"; "own logs", which do not tell it.
 std::string machine_text(const Report& report);
 
 // Grading (grade.cpp).
 
 enum class MistakeKind {
   kNothing,     // handed in
-  kUnreadable,  // what was handed in
+  kUnreadable,  // what was handed in, perhaps since it is still packed
   kMissing,     // an experiment
   kVariant,     // another one than the student's
   kAltered,     // a record that is not the one that the run wrote
-  kCopied,      // a record that another student has as well
+  kCopied,      // a record that another student has as well, who may have made it
+  kShared,      // no mistake: the same, of the student's own variant
   kSwapped,     // two figures of the sheet
   kMistyped,    // a figure of the sheet: its digits in another order, or one of them wrong
   kOther,       // a figure of the sheet that is not the one that the run recorded
@@ -114,10 +125,21 @@ enum class MistakeKind {
   kNoRerun,     // no mistake: the other run failed
 };
 template <>
-inline constexpr std::string_view kNamesOf<MistakeKind>[] = {
-    "nothing handed in", "unreadable",   "not measured", "another variant", "altered record",
-    "same as another's", "swapped",      "mistyped",     "another figure",  "does not follow",
-    "not possible",      "wrong answer", "busy machine", "rerun failed"};
+inline constexpr std::string_view kNamesOf<MistakeKind>[] = {"nothing handed in",
+                                                             "unreadable",
+                                                             "not measured",
+                                                             "another variant",
+                                                             "altered record",
+                                                             "same as another's",
+                                                             "handed in by another, too",
+                                                             "swapped",
+                                                             "mistyped",
+                                                             "another figure",
+                                                             "does not follow",
+                                                             "not possible",
+                                                             "wrong answer",
+                                                             "busy machine",
+                                                             "rerun failed"};
 
 struct Mistake {
   MistakeKind kind;
@@ -147,6 +169,7 @@ struct GradedStudent {
   std::vector<Mistake> mistakes{};
   std::vector<HandedFigure> figures{};
   std::string machine{};
+  const Student* owner = nullptr;  // of the variant that was handed in, if it is another student
 
   [[nodiscard]] bool has(MistakeKind kind) const;
 };
@@ -156,7 +179,7 @@ using Rerun = std::function<Start(const Case& what)>;
 
 struct GradedClass {
   std::vector<GradedStudent> students{};
-  std::vector<std::string> unknown{};  // folders of nobody
+  std::vector<std::string> unknown{};  // folders and files of nobody, and whose they may be
 };
 
 /// Grades what each student handed in: a folder named like the student's, or beginning with its
@@ -168,15 +191,17 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
                         const MachineCard& gpus, const Rerun& rerun,
                         const std::function<void(int done, const std::string& name)>& on_progress);
 
-/// Writes marks.csv and the pages into the folder. Throws Error: kCannotCreate, kInputOutput.
-void write_grades(const std::filesystem::path& folder, const ClassPlan& plan,
-                  const GradedClass& graded);
+/// Writes marks.csv and the pages into the folder. Points that a teacher has written into an
+/// earlier marks.csv, for questions that no program marks, stay. Throws Error: kCannotCreate,
+/// kInputOutput.
+void write_grades(const std::filesystem::path& folder, const ClassPlan& plan, GradedClass graded);
 
 /// What was found, by how many students, for a terminal.
 std::string summary_of_grades(const GradedClass& graded);
 
 /// Joins all studies below a folder into results.csv, and into a table and a plot in report.md and
-/// report.html, in `output`. Throws Error: kNoInput if there are none.
+/// report.html, in `output`, which names those that cannot be read. Throws Error: kNoInput if there
+/// are none.
 void collect_studies(const std::filesystem::path& folder, const std::filesystem::path& output);
 
 }  // namespace barestep

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/output_file.h"
 #include "core/text_table.h"
 #include "core/units.h"
@@ -16,7 +17,9 @@
 namespace barestep {
 namespace {
 
-std::string csv_cell(const std::string& text) {
+/// A spreadsheet shows it as it is: what would be a formula has an apostrophe before it.
+std::string csv_cell(std::string text) {
+  if (text.find_first_of("=+-@\t") == 0) text.insert(0, "'");
   if (text.find_first_of(",;\"\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char letter : text)
@@ -55,7 +58,9 @@ Points earned_points(const GradedStudent& student) {
 }
 
 std::string marks_csv(const ClassPlan& plan, const GradedClass& graded) {
-  std::string text = "folder,name";
+  std::string text =
+      "\xEF\xBB\xBF"
+      "folder,name";  // by which Excel knows that it is UTF-8
   for (const MarkedItem& item : plan.header.items) text += "," + csv_cell(item.name);
   text += ",points,open,found\n";
   for (const GradedStudent& each : graded.students) {
@@ -67,6 +72,31 @@ std::string marks_csv(const ClassPlan& plan, const GradedClass& graded) {
                         csv_cell(fmt::format("{}", fmt::join(kinds_of(each), ", "))));
   }
   return text;
+}
+
+/// Takes what a teacher has written into an earlier marks.csv for questions that no program marks.
+void keep_teachers_points(const std::filesystem::path& file, GradedClass& graded) {
+  if (!std::filesystem::exists(file)) return;
+  const auto rows = csv_rows(InputFile(file, "marks").text(std::int64_t{1} << 24));
+  for (GradedStudent& student : graded.students) {
+    const std::string folder = csv_cell(student.student->folder);
+    const auto row = std::ranges::find_if(rows, [&](const auto& cells) {
+      return cells.front() == student.student->folder || cells.front() == folder;
+    });
+    for (Mark& mark : student.marks) {
+      const MarkedItem& item = *mark.item;
+      const auto column =
+          static_cast<std::size_t>(std::ranges::find(rows[0], item.name) - rows[0].begin());
+      const bool is_teachers = item.by == MarkedBy::kText || item.by == MarkedBy::kPrediction;
+      if (mark.points || !is_teachers || row == rows.end() || column >= row->size()) continue;
+      std::string cell = (*row)[column];
+      std::ranges::replace(cell, ',', '.');
+      double points = 0;
+      if (read_real(cell, points).ec != std::errc{}) continue;
+      mark.points = points;
+      mark.text = "The teacher's points.";
+    }
+  }
 }
 
 /// What each student gets: what was checked and found, without the key.
@@ -87,7 +117,8 @@ Page student_page(const ClassPlan& plan, const GradedStudent& student) {
   page.add({}, {.tables = {table}}, "");
   std::vector<std::string> found;
   for (const Mistake& each : student.mistakes) {
-    found.push_back(fmt::format("{}: {}.", name_of(each.kind), each.text));
+    found.push_back(fmt::format("{}: {}{}", name_of(each.kind), each.text,
+                                each.text.ends_with('.') ? "" : "."));
   }
   if (!found.empty()) page.markdown += "**Found**\n\n";
   page.add(found, {}, "");
@@ -149,6 +180,13 @@ FindingTable mistakes_table(const GradedClass& graded) {
   return table;
 }
 
+std::string unknown_sentence(const GradedClass& graded) {
+  return fmt::format(
+      "Of nobody in the class: {}. Give a folder its student's name, unpack a file, and grade "
+      "again.",
+      list_text(graded.unknown));
+}
+
 Page class_page(const ClassPlan& plan, const GradedClass& graded) {
   Page page{.title = fmt::format("{}: {}", plan.sheet.name,
                                  counted(std::ssize(graded.students), "student"))};
@@ -166,13 +204,15 @@ Page class_page(const ClassPlan& plan, const GradedClass& graded) {
   }
   std::vector<std::string> sentences;
   if (!busy.empty()) {
-    sentences.push_back(
-        fmt::format("Measured on a busy machine, so times decide nothing: {}.", list_text(busy)));
+    sentences.push_back(fmt::format("Measured on a busy machine, so some times decide nothing: {}.",
+                                    list_text(busy)));
   }
-  if (!graded.unknown.empty()) {
+  for (const GradedStudent& each : graded.students) {
+    if (each.owner == nullptr) continue;
     sentences.push_back(
-        fmt::format("Folders of nobody in the class: {}.", list_text(graded.unknown)));
+        fmt::format("{} handed in the variant of {}.", each.student->name, each.owner->name));
   }
+  if (!graded.unknown.empty()) sentences.push_back(unknown_sentence(graded));
   page.add(sentences, {.tables = {table, mistakes_table(graded), spread_table(graded)}}, "");
   return page;
 }
@@ -226,8 +266,8 @@ struct JoinedTimes {
 
 }  // namespace
 
-void write_grades(const std::filesystem::path& folder, const ClassPlan& plan,
-                  const GradedClass& graded) {
+void write_grades(const std::filesystem::path& folder, const ClassPlan& plan, GradedClass graded) {
+  keep_teachers_points(folder / "marks.csv", graded);
   write_page(folder, class_page(plan, graded), "class");
   write_page(folder, answers_page(plan, graded), "answers");
   for (const GradedStudent& each : graded.students) {
@@ -240,15 +280,22 @@ std::string summary_of_grades(const GradedClass& graded) {
   const FindingTable found = mistakes_table(graded);
   TextTable table({"found", ">students"});
   for (const auto& row : found.rows) table.add_row(row);
-  return fmt::format("{}\n{}", counted(std::ssize(graded.students), "student"),
-                     found.rows.empty() ? "" : table.text());
+  return fmt::format("{}\n{}{}", counted(std::ssize(graded.students), "student"),
+                     found.rows.empty() ? "" : table.text(),
+                     graded.unknown.empty() ? "" : unknown_sentence(graded) + "\n");
 }
 
 void collect_studies(const std::filesystem::path& folder, const std::filesystem::path& output) {
   JoinedTimes times;
   std::string csv;
+  std::vector<std::string> left_out;
   for (const auto& [where, study] : studies_below(folder)) {
-    const Report report = report_of(Study::open(study));
+    Report report;
+    const auto why = refusal_of([&, &from = study] { report = report_of(Study::open(from)); });
+    if (why) {
+      left_out.push_back(fmt::format("{} is left out: {}", where, why->what()));
+      continue;
+    }
     times.add(where, report);
     const std::string results = csv_of(report);
     for (const std::string_view line : split(results, "\n")) {
@@ -259,7 +306,7 @@ void collect_studies(const std::filesystem::path& folder, const std::filesystem:
   }
   for (auto& row : times.table.rows) row.resize(times.table.columns.size(), "-");
   Page page{.title = "Machines of a class"};
-  page.add({},
+  page.add(left_out,
            {.tables = {std::move(times.table)},
             .plots = {{.title = "Time of a step",
                        .x_label = "row of the table",

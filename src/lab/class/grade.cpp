@@ -52,7 +52,24 @@ struct ReadFigure {
 constexpr std::pair<std::string_view, double> kUnitsOfTime[] = {
     {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
 
-std::optional<ReadFigure> read_figure(std::string_view text) {
+/// Without what separates thousands, other than a comma: "7 640".
+std::string without_gaps(std::string text) {
+  const auto is_digit = [&](std::size_t at) {
+    return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0;
+  };
+  for (const std::string_view gap : {" ", "\u00a0", "\u202f", "'"}) {
+    for (std::size_t at = text.find(gap); at != std::string::npos; at = text.find(gap, at + 1)) {
+      const std::size_t next = at + gap.size();
+      const bool is_gap = at > 0 && is_digit(at - 1) && is_digit(next) && is_digit(next + 1) &&
+                          is_digit(next + 2) && !is_digit(next + 3);
+      if (is_gap) text.erase(at, gap.size());
+    }
+  }
+  return text;
+}
+
+std::optional<ReadFigure> read_figure(const std::string& given) {
+  const std::string text = without_gaps(given);
   std::string plain(text.substr(0, text.find(' ')));
   const std::size_t comma = plain.find(',');
   const bool is_point = comma != std::string::npos && plain.find('.') == std::string::npos &&
@@ -91,7 +108,7 @@ std::string share_in(const std::string& text) {
 bool is_same_figure(const std::string& figure, const std::string& written, double slack = 0) {
   if (figure == written) return true;
   const auto a = read_figure(figure), b = read_figure(written);
-  if (!a || !b || (!b->unit.empty() && a->unit != b->unit)) return false;
+  if (!a || !b || (!a->unit.empty() && !b->unit.empty() && a->unit != b->unit)) return false;
   const auto is_near = [&](double expected, double number, double rounding) {
     const double size = std::abs(expected);
     const double rounded = std::max(std::min(rounding, 0.05 * size), 0.005 * size);
@@ -129,42 +146,113 @@ bool is_mistyped(const std::string& recorded, const std::string& written) {
 
 /// What a student handed in.
 struct HandedFiles {
-  std::filesystem::path study{}, sheet{}, before{};
+  std::filesystem::path study{}, sheet{}, before{}, given{}, packed{};
 };
+
+constexpr const char* kPacked[] = {".zip", ".gz", ".tgz", ".xz", ".7z", ".tar", ".rar"};
 
 HandedFiles files_in(const std::filesystem::path& folder, const std::string& sheet) {
   HandedFiles found;
+  const std::string figures =  // a browser may have added to its name
+      sheet + std::string(kFiguresEnding.substr(0, kFiguresEnding.find('.')));
   const auto take = [](std::filesystem::path& kept, const std::filesystem::path& path) {
     if (kept.empty()) kept = path;
   };
   for (const std::filesystem::path& path : files_below(folder)) {
     const std::string name = path.filename().string();
     if (name == kStudyName) take(found.study, path.parent_path());
-    if (name == fmt::format("{}{}", sheet, kFiguresEnding)) take(found.sheet, path);
+    if (name == figures + ".md") found.sheet = path;
+    if (name.starts_with(figures) && name.ends_with(".md")) take(found.sheet, path);
     if (name == fmt::format("{}{}", sheet, kBeforeEnding)) take(found.before, path);
+    if (name == sheet + ".md") take(found.given, path);
+    if (std::ranges::find(kPacked, path.extension()) != std::end(kPacked)) take(found.packed, path);
   }
   return found;
 }
 
-/// Takes the student's folder out of those that were handed in; empty if it is not there.
-std::filesystem::path taken_folder(std::set<std::filesystem::path>& folders, const ClassPlan& plan,
-                                   const Student& student) {
-  const auto is_exact = [&](const std::filesystem::path& folder) {
-    return folder.filename().string() == student.folder;
-  };
-  auto found = std::ranges::find_if(folders, is_exact);
-  if (found == folders.end()) {
-    found = std::ranges::find_if(folders, [&](const std::filesystem::path& folder) {
-      const std::string name = folder.filename().string();
-      return name.starts_with(student.folder + "_") &&
-             std::ranges::find(plan.students, name, &Student::folder) == plan.students.end();
-    });
+/// A name in which a letter with an accent is a '?', whether it is written as one or as two, as
+/// macOS does.
+std::string without_accents(std::string_view name) {
+  std::string bare;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(name[i]);
+    const bool is_accent = byte == 0xcc || byte == 0xcd;  // U+0300 to U+036f
+    if (is_accent && !bare.empty()) bare.pop_back();
+    if (byte < 0x80) bare += name[i];
+    if (byte >= 0xc0) bare += '?';
   }
-  if (found == folders.end()) return {};
-  return folders.extract(found).value();
+  return bare;
+}
+
+/// The student whose folder, or file, it is: that of this name, or of the longest one before a '_'
+/// or a '.'; null if there is none.
+const Student* student_of(const ClassPlan& plan, const std::string& name) {
+  const auto find = [&](const std::string& full, const auto& form) {
+    const Student* found = nullptr;
+    for (const Student& each : plan.students) {
+      const std::string own = form(each.folder);
+      const bool is_own =
+          full.starts_with(own) &&
+          (full.size() == own.size() || full[own.size()] == '_' || full[own.size()] == '.');
+      if (is_own && (found == nullptr || found->folder.size() < each.folder.size())) found = &each;
+    }
+    return found;
+  };
+  const Student* const found = find(name, [](const std::string& folder) { return folder; });
+  const bool has_accents = name.find_first_of("\xcc\xcd") != std::string::npos;
+  return found != nullptr || !has_accents ? found : find(without_accents(name), without_accents);
+}
+
+/// Takes the folder or file of each student out of those that were handed in: that of just this
+/// name, else the first one.
+std::map<const Student*, std::filesystem::path> taken_folders(
+    std::set<std::filesystem::path>& folders, const ClassPlan& plan) {
+  std::map<const Student*, std::filesystem::path> taken;
+  for (const std::filesystem::path& folder : folders) {
+    const std::string name = folder.filename().string();
+    const Student* const student = student_of(plan, name);
+    if (student == nullptr) continue;
+    std::filesystem::path& own = taken[student];
+    if (own.empty() || name == student->folder) own = folder;
+  }
+  for (const auto& [student, folder] : taken) folders.erase(folder);
+  return taken;
+}
+
+/// A folder or file that is nobody's, and whose it may be: that of the student whose variant it
+/// has, else of one with nearly the same name.
+std::string unknown_text(const ClassPlan& plan, const std::filesystem::path& path) {
+  const auto quoted = [](const std::string& name) {
+    return fmt::format("'{}'", on_one_line(name));
+  };
+  std::string whose;
+  refusal_of([&] {
+    const std::filesystem::path study = files_in(path, plan.sheet.name).study;
+    if (study.empty()) return;
+    const GivenOptions options = Study::open(study).identity().options;
+    const auto student = std::ranges::find(plan.students, options, &Student::options);
+    if (student != plan.students.end()) whose = "has the variant of " + quoted(student->folder);
+  });
+  const std::string name = path.filename().string();
+  if (const Student* const student = whose.empty() ? student_of(plan, name) : nullptr) {
+    whose = "one more of " + quoted(student->folder);
+  }
+  if (whose.empty()) {
+    std::vector<std::string_view> folders;
+    for (const Student& each : plan.students) folders.emplace_back(each.folder);
+    const std::string_view near = nearest(name.substr(0, name.find_first_of("_.")), folders);
+    if (!near.empty()) whose = "perhaps of " + quoted(std::string(near));
+  }
+  if (!std::filesystem::is_directory(path)) whose = "a file" + (whose.empty() ? "" : ", " + whose);
+  return quoted(name) + (whose.empty() ? "" : " (" + whose + ")");
 }
 
 // A student's work.
+
+/// The students who have a record, and those of them whose variant it is of.
+struct Holders {
+  std::set<const Student*> all{}, own{};
+};
 
 /// The tables of a sheet, each with its title row first.
 std::vector<std::vector<std::vector<std::string>>> tables_in(std::string_view markdown) {
@@ -185,7 +273,17 @@ std::vector<HandedFigure> figures_of(const Sheet& sheet, const std::string& hand
   std::set<std::size_t> used;
   for (const auto& table : tables_in(sheet.text)) {
     std::size_t at = 0;
-    while (at < all.size() && (used.contains(at) || all[at].front() != table.front())) ++at;
+    const auto is_other = [&](const auto& title) {
+      return used.contains(at) || !title(all[at].front());
+    };
+    const auto is_same = [&](const auto& titles) { return titles == table.front(); };
+    const auto is_as_wide = [&](const auto& titles) {
+      return titles.size() == table.front().size();
+    };
+    while (at < all.size() && is_other(is_same)) ++at;
+    if (at == all.size()) {  // titles may be edited
+      for (at = 0; at < all.size() && is_other(is_as_wide);) ++at;
+    }
     used.insert(at);
     for (std::size_t row = 2; row < table.size(); ++row) {
       for (std::size_t i = 0; i < table[row].size(); ++i) {
@@ -246,16 +344,24 @@ class StudentsWork {
       : plan_(plan), gpus_(gpus) {
     graded_.student = &student;
     if (folder.empty()) {
-      found(MistakeKind::kNothing, "nothing was handed in");
+      found(MistakeKind::kNothing, "no folder of this name is there");
       return;
     }
-    const HandedFiles files = files_in(folder, plan.sheet.name);
+    HandedFiles files = files_in(folder, plan.sheet.name);
+    if (!std::filesystem::is_directory(folder)) files.packed = folder;
+    if (files.study.empty() && files.sheet.empty() && !files.packed.empty()) {
+      packed_ = files.packed.filename().string();
+      found(MistakeKind::kUnreadable,
+            fmt::format("'{}' is a file: unpack it, and grade again", packed_));
+      return;
+    }
     const auto text_of = [](const std::filesystem::path& file) {
       return file.empty() ? "" : InputFile(file, "sheet").text(kMaxHandedBytes);
     };
     const auto why = refusal_of([&] {
       handed_ = text_of(files.sheet);
       before_ = questions_of({.name = plan.sheet.name, .text = text_of(files.before)});
+      given_ = questions_of({.name = plan.sheet.name, .text = text_of(files.given)});
       if (files.study.empty()) return;
       const Study study = Study::open(files.study);
       identity_ = study.identity();
@@ -305,17 +411,23 @@ class StudentsWork {
     return found;
   }
 
-  /// `others` are the students who have a record as well, by its hash; `rerun` is of
-  /// case_to_rerun().
-  GradedStudent grade(const std::map<std::string, std::set<const Student*>>& others,
-                      const AnotherRun& rerun) {
-    if (graded_.has(MistakeKind::kNothing)) {
-      const Mark nothing{.points = 0, .text = "Nothing was handed in."};
+  /// Whether the study is of the student's variant.
+  [[nodiscard]] bool is_own() const {
+    return identity_ && identity_->options == student().options && identity_->quick == plan_.quick;
+  }
+  [[nodiscard]] bool is_own(const Measurement& measured, const Start& start) const {
+    return is_own() && has_options(measured, start);
+  }
+
+  /// `holders` are the students who have a record, by its hash; `rerun` is of case_to_rerun().
+  GradedStudent grade(const std::map<std::string, Holders>& holders, const AnotherRun& rerun) {
+    if (graded_.has(MistakeKind::kNothing) || !packed_.empty()) {
+      const Mark nothing{.points = 0, .text = "No folder of this name is there."};
       mark_items(
           {{kIdentityCheck, nothing}, {kArithmeticCheck, nothing}, {kPhysicsCheck, nothing}});
     } else {
       read_figures();
-      mark_items({{kIdentityCheck, identity(others, rerun)},
+      mark_items({{kIdentityCheck, identity(holders, rerun)},
                   {kArithmeticCheck, arithmetic()},
                   {kPhysicsCheck, physics()}});
     }
@@ -338,15 +450,33 @@ class StudentsWork {
             section_of(*each, Results{.setting = setting, .name = each->name, .cases = {}}));
       } else {
         missing_.insert(each->name);
-        found(MistakeKind::kMissing, fmt::format("{} was not measured to its end", each->name));
+        found(MistakeKind::kMissing,
+              fmt::format("{} was not measured to its end; sh run.sh continues it", each->name));
       }
+    }
+    for (const ReportSection& section : report_->sections) {
+      if (!is_short(section)) continue;
+      found(
+          MistakeKind::kMissing,
+          fmt::format("{} has {} of each case, and an interval needs {}; sh run.sh makes them",
+                      section.experiment->name,
+                      counted(std::int64_t(section.results.rounds()), "start"), starts_needed(1)));
     }
     std::set<std::string> busy;
     for_cases([&](const Measurement& measured, const std::string& name) {
       const std::string why = measured.trouble(), experiment = without_last(name);
       if (why.empty() || !busy.insert(experiment).second) return;
-      found(MistakeKind::kBusy, fmt::format("{}: {}", experiment, why));
+      found(MistakeKind::kBusy,
+            fmt::format("{}: {}; sh run.sh --wait-quiet repeats these", experiment, why));
     });
+  }
+
+  /// Whether starts are missing of an experiment, and not since others disturbed them.
+  static bool is_short(const ReportSection& section) {
+    const std::vector<Measurement>& cases = section.results.cases;
+    return !cases.empty() && !is_logged(section.results) &&
+           section.results.rounds() < starts_needed(1) &&
+           std::ranges::all_of(cases, [](const auto& each) { return each.trouble().empty(); });
   }
 
   void read_figures() {
@@ -365,43 +495,59 @@ class StudentsWork {
   }
 
   /// By what the files say, and, if it was run again, by its losses and weights.
-  Mark identity(const std::map<std::string, std::set<const Student*>>& others,
-                const AnotherRun& rerun) {
+  Mark identity(const std::map<std::string, Holders>& holders, const AnotherRun& rerun) {
     if (!report_) return {.points = 0, .text = "There are no records."};
-    const std::size_t before = graded_.mistakes.size();
-    if (identity_->options != student().options || identity_->quick != plan_.quick) {
+    const auto before = std::ssize(graded_.mistakes);
+    if (!is_own()) {
+      const auto owner = std::ranges::find(plan_.students, identity_->options, &Student::options);
+      if (owner != plan_.students.end()) graded_.owner = &*owner;
       found(MistakeKind::kVariant,
             fmt::format("the study is of{}, the variant is{}", options_text(identity_->options),
                         options_text(student().options)));
     }
-    check_starts(others);
+    const bool is_contested = check_starts(holders);
     bool has_logs = false;
     for_cases([&](const Measurement& each, const auto&) { has_logs = has_logs || is_log(each); });
     std::string text =
         has_logs ? "Options and hashes of the records are those of the variant; losses "
-                   "in a student's own log lines are not compared"
-                 : "Options, seed, losses and hashes of the records are those of the variant";
+                   "in your own log lines are not compared"
+                 : "Options, seed and hashes of the records are those of the variant, and all "
+                   "starts of a case have the same losses";
     if (rerun.start) {
       text += check_rerun(*rerun.start);
     } else if (rerun.is_asked && rerun.why_not.empty()) {
       text += identity_->on_gpu
                   ? "; no run was repeated, since GPUs draw other random data than the CPU"
                   : "; no run was repeated, since none of them can be";
+    } else if (rerun.why_not.empty()) {
+      text += "; no run was repeated";
     }
-    const bool is_same = graded_.mistakes.size() == before;
+    const bool is_same =
+        std::all_of(graded_.mistakes.begin() + before, graded_.mistakes.end(),
+                    [](const Mistake& each) { return each.kind == MistakeKind::kShared; });
+    if (is_contested) return {.text = "For the teacher: either of two may have made these files."};
     if (!rerun.why_not.empty()) found(MistakeKind::kNoRerun, rerun.why_not);
     return {.points = is_same ? 1 : 0, .text = is_same ? text + "." : "See what was found."};
   }
 
   /// That the starts of a case are runs of the variant which repeat each other's losses, as they
-  /// were recorded, and that no other student has them.
-  void check_starts(const std::map<std::string, std::set<const Student*>>& others) {
+  /// were recorded, and that no other student has them. Who has the variant has made them: returns
+  /// whether another may have made them as well.
+  bool check_starts(const std::map<std::string, Holders>& holders) {
     std::map<MistakeKind, std::set<std::string>> all;
+    bool is_contested = false;
     for_cases([&](const Measurement& measured, const std::string& name) {
-      for (const Start& start : measured.starts()) {
-        if (start.is_altered || start.hash.empty()) all[MistakeKind::kAltered].insert(name);
-        if (!start.hash.empty() && others.at(start.hash).size() > 1) {
-          all[MistakeKind::kCopied].insert(name);
+      for (std::size_t i = 0; i < measured.starts().size(); ++i) {
+        const Start& start = measured.starts()[i];
+        if (start.is_altered || start.hash.empty()) {
+          all[MistakeKind::kAltered].insert(fmt::format("{}.{}.json", name, i));
+          altered_.insert(name);
+        }
+        if (const Holders& who = holders.at(start.hash);
+            !start.hash.empty() && who.all.size() > 1) {
+          const bool may_be_own = who.own.contains(&student()), is_only = who.own.size() == 1;
+          all[may_be_own && is_only ? MistakeKind::kShared : MistakeKind::kCopied].insert(name);
+          is_contested = is_contested || (may_be_own && !is_only);
         }
         const bool is_run = !is_log(measured);  // a student's own program may draw other numbers
         if (is_run && (!has_options(measured, start) ||
@@ -413,12 +559,16 @@ class StudentsWork {
     for (const auto& [kind, names] : all) {
       found(kind, fmt::format("{}: {}",
                               kind == MistakeKind::kAltered
-                                  ? "this figure is not the one that the run recorded"
+                                  ? "not as the run wrote it, so figures of this case are not "
+                                    "compared"
                               : kind == MistakeKind::kCopied
                                   ? "another student handed in the same records"
+                              : kind == MistakeKind::kShared
+                                  ? "somebody else handed in these files, which costs you nothing"
                                   : "these runs are not those of the variant",
                               fmt::join(names, ", ")));
     }
+    return is_contested;
   }
 
   /// Whether a start has the values that its case has of the options that vary.
@@ -470,15 +620,14 @@ class StudentsWork {
     std::vector<const HandedFigure*> wrong;
     int empty = 0;
     for (const HandedFigure& figure : graded_.figures) {
-      if (figure.recorded.empty()) continue;
+      if (figure.recorded.empty() || altered_.contains(without_last(figure.name))) continue;
       if (figure.written.empty()) ++empty;
       const bool is_same = is_same_figure(figure.recorded, figure.written);
       if (!tally.count(is_same) && !figure.written.empty()) wrong.push_back(&figure);
     }
     if (empty > 0) {
-      found(MistakeKind::kOther,
-            fmt::format("{} of the tables left empty",
-                        empty == 1 ? "1 figure is" : fmt::format("{} figures are", empty)));
+      found(MistakeKind::kOther, fmt::format("{} of the tables {} empty", counted(empty, "figure"),
+                                             empty == 1 ? "is" : "are"));
     }
     name_wrong(wrong);
     check_relations(wrong, tally);
@@ -487,10 +636,11 @@ class StudentsWork {
       const std::string why = wrong_line_of(measured);
       if (!tally.count(why.empty())) found(MistakeKind::kArithmetic, name + ": " + why);
     });
-    return {
-        .points = tally.share(),
-        .text = fmt::format("{} of {} figures and their ratios are right{}.", tally.passed,
-                            tally.all, report_ ? "" : ", as far as they follow from each other")};
+    std::string text =
+        fmt::format("{} of {} figures and their ratios are right{}.", tally.passed, tally.all,
+                    report_ ? "" : ", as far as they follow from each other");
+    if (!report_) return {.text = "For the teacher, since there are no records: " + text};
+    return {.points = tally.share(), .text = std::move(text)};
   }
 
   void name_wrong(std::vector<const HandedFigure*> wrong) {
@@ -601,7 +751,7 @@ class StudentsWork {
     if (!report_) return {.points = 0, .text = "There are no records."};
     Tally tally;
     for_cases([&](const Measurement& measured, const std::string& name) {
-      if (measured.workload().pytorch) return;
+      if (measured.workload().pytorch || is_log(measured) || altered_.contains(name)) return;
       const std::optional<MachineCard>& card = report_->sections.front().results.card;
       if (card) check_floor(name, measured, *card, tally);
       check_account(name, measured, tally);
@@ -651,7 +801,9 @@ class StudentsWork {
 
   void check_intervals(Tally& tally) {
     for (const HandedFigure& figure : graded_.figures) {
-      if (figure.recorded.find(" to ") == std::string::npos || figure.written.empty()) continue;
+      const bool is_time = figure.kind() == "time" || figure.kind() == "seconds";
+      const bool has_interval = figure.recorded.find(" to ") != std::string::npos;
+      if (figure.written.empty() || !(is_time || has_interval)) continue;
       if (tally.count(figure.written.find(" to ") != std::string::npos)) continue;
       found(MistakeKind::kPhysics, fmt::format("{} has no interval", figure.name));
     }
@@ -666,8 +818,16 @@ class StudentsWork {
   void mark_items(const std::map<std::string_view, Mark>& checks) {
     const std::vector<SheetQuestion> answers = questions_in(handed_);
     for (const MarkedItem& item : plan_.header.items) {
-      Mark mark = item.by == MarkedBy::kCheck ? checks.at(item.name) : answer(item, answers);
+      Mark mark = !packed_.empty() ? Mark{.text = "For the teacher: a file is to be unpacked."}
+                  : item.by == MarkedBy::kCheck ? checks.at(item.name)
+                                                : answer(item, answers);
       mark.item = &item;
+      const bool is_of_figures = item.by == MarkedBy::kWord ||
+                                 (item.by == MarkedBy::kCheck && item.name != kIdentityCheck);
+      if (is_of_figures && report_ && !is_own() && mark.points.value_or(0) > 0) {
+        mark.points.reset();
+        mark.text = "For the teacher: the figures are not of your variant. " + mark.text;
+      }
       if (mark.points) *mark.points *= item.points;
       graded_.marks.push_back(std::move(mark));
     }
@@ -678,11 +838,12 @@ class StudentsWork {
     Mark mark{.text = "For the teacher.",
               .answer = question_in(answers, item.name).answer,
               .key = key.answer + (key.key.empty() ? "" : " " + key.key)};
+    if (mark.answer.empty()) mark.answer = question_in(given_, item.name).answer;
     if (item.by == MarkedBy::kPrediction) {
       const std::string before = question_in(before_, item.name).answer;
-      mark.text =
-          fmt::format("{}ritten before the runs. Marked by its reason, not by how close it is.",
-                      before.empty() ? "Not w" : "W");
+      mark.text = fmt::format(
+          "{} what run.sh kept before the first run. Marked by its reason, not by how close it is.",
+          before.empty() ? "Not in" : "In");
       if (!before.empty()) mark.answer = before;
     }
     if (mark.answer.empty()) {
@@ -696,70 +857,79 @@ class StudentsWork {
 
   /// The choice that the word of the student's own finding makes right.
   void choose(const MarkedItem& item, Mark& mark) {
-    std::vector<std::string> chosen;
-    if (has_word(mark.answer, kCannotBeSaid)) chosen.emplace_back(kCannotBeSaid);
+    std::string chosen = begins_with(mark.answer, kCannotBeSaid) ? std::string(kCannotBeSaid) : "";
     for (const auto& [choice, words] : item.choices) {
-      if (has_word(mark.answer, choice)) chosen.push_back(choice);
+      if (begins_with(mark.answer, choice)) chosen = choice;
     }
     const ReportSection* const section = report_ ? report_->section(item.experiment) : nullptr;
     const Finding* const finding =
         section == nullptr ? nullptr : section->findings.named(item.finding);
-    if (chosen.size() != 1 || finding == nullptr) {
-      mark.text = "For the teacher: there is not one choice, or nothing was measured.";
+    if (chosen.empty() || finding == nullptr) {
+      mark.text =
+          "For the teacher: the answer does not begin with a choice, or nothing was measured.";
       return;
     }
-    std::string right(kCannotBeSaid);
-    const bool is_valid = section->trouble.empty();
+    const bool is_valid = section->trouble.empty(), has_word = is_valid && finding->word;
+    std::string right(has_word ? "" : kCannotBeSaid);
     for (const auto& [choice, words] : item.choices) {
-      if (is_valid && std::ranges::find(words, finding->word) != words.end()) right = choice;
+      if (has_word && std::ranges::find(words, finding->word) != words.end()) right = choice;
     }
-    if (chosen.front() == right) {
+    if (is_short(*section)) {
+      mark.text = fmt::format("For the teacher: {}", trouble_line(*section));
+    } else if (right.empty()) {
+      mark.text = fmt::format("For the teacher: no choice of the sheet stands for '{}'.",
+                              name_of(*finding->word));
+    } else if (chosen == right) {
       mark.points = 1;
-      mark.text = fmt::format("'{}' is what the student's own figures say.", right);
+      mark.text = fmt::format("'{}' is what your own figures say.", right);
     } else if (!is_valid) {
       mark.text = fmt::format("For the teacher: {}", trouble_line(*section));
     } else {
       mark.points = 0;
-      mark.text = fmt::format("'{}', and the student's own figures say '{}': {}", chosen.front(),
-                              right, finding->text);
+      mark.text =
+          fmt::format("'{}', and your own figures say '{}': {}", chosen, right, finding->text);
       found(MistakeKind::kAnswer, fmt::format("{}: {}", item.name, mark.text));
     }
   }
 
-  /// Whether the word stands there, in small or large letters.
-  static bool has_word(std::string_view text, std::string_view word) {
-    const auto is_letter = [&](std::size_t at) {
-      return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at])) != 0;
-    };
+  /// Whether an answer begins with a choice, in small or large letters, and a sign or nothing is
+  /// below it: "No, ...", but not "No doubt".
+  static bool begins_with(std::string_view answer, std::string_view choice) {
+    answer.remove_prefix(std::min(answer.find_first_not_of(" *_`\"'"), answer.size()));
     const auto is_same = [](unsigned char a, unsigned char b) {
       return std::tolower(a) == std::tolower(b);
     };
-    for (std::size_t at = 0; at + word.size() <= text.size(); ++at) {
-      const bool is_there = std::ranges::equal(text.substr(at, word.size()), word, is_same);
-      if (is_there && !is_letter(at - 1) && !is_letter(at + word.size())) return true;
-    }
-    return false;
+    return std::ranges::equal(answer.substr(0, choice.size()), choice, is_same) &&
+           (answer.size() == choice.size() ||
+            std::ispunct(static_cast<unsigned char>(answer[choice.size()])) != 0 ||
+            answer.substr(choice.size()).starts_with(" - ") ||
+            answer.substr(choice.size()).starts_with(" \u2013 "));
   }
 
   const ClassPlan& plan_;
   const MachineCard& gpus_;
   GradedStudent graded_;
+  std::string packed_;  // the file that is all that was handed in
   std::string handed_;  // the sheet
   std::optional<StudyIdentity> identity_;
   std::optional<Report> report_;
   std::set<std::string> missing_;
-  std::vector<SheetQuestion> keys_, before_;
+  std::vector<SheetQuestion> keys_, before_, given_;
+  std::set<std::string> altered_;  // cases, whose figures are not compared
 };
 
-/// The records that two or more have, by hash.
-std::map<std::string, std::set<const Student*>> owners_of(const std::vector<StudentsWork>& all) {
-  std::map<std::string, std::set<const Student*>> owners;
+/// Who has each record, by its hash.
+std::map<std::string, Holders> holders_of(const std::vector<StudentsWork>& all) {
+  std::map<std::string, Holders> holders;
   for (const StudentsWork& work : all) {
     work.for_cases([&](const Measurement& measured, const std::string&) {
-      for (const Start& start : measured.starts()) owners[start.hash].insert(&work.student());
+      for (const Start& start : measured.starts()) {
+        holders[start.hash].all.insert(&work.student());
+        if (work.is_own(measured, start)) holders[start.hash].own.insert(&work.student());
+      }
     });
   }
-  return owners;
+  return holders;
 }
 
 /// Another run of a case of each, as many at once as there are cores. The others go on after one
@@ -805,6 +975,8 @@ std::vector<std::filesystem::path> files_below(const std::filesystem::path& fold
 }
 
 std::string machine_text(const Report& report) {
+  const auto is_of_logs = [](const ReportSection& each) { return is_logged(each.results); };
+  if (std::ranges::any_of(report.sections, is_of_logs)) return "own logs";
   std::string text;
   for (const auto& [name, value] : report.environment) {
     if (name != "processor" && name != "GPU" && name != "cores") continue;
@@ -823,7 +995,7 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
   std::error_code error;
   std::set<std::filesystem::path> folders;
   for (const auto& each : std::filesystem::directory_iterator(handed_in, error)) {
-    if (each.is_directory()) folders.insert(each.path());
+    if (!each.path().filename().string().starts_with('.')) folders.insert(each.path());
   }
   if (error) {
     fail(ExitCode::kNoInput, {.what = "handed in",
@@ -831,19 +1003,20 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
                               .why = error.message(),
                               .remedy = "name the folder with a folder of each student"});
   }
+  std::map<const Student*, std::filesystem::path> own = taken_folders(folders, plan);
   std::vector<StudentsWork> all;
   for (const Student& student : plan.students) {
-    all.emplace_back(plan, student, gpus, taken_folder(folders, plan, student));
+    all.emplace_back(plan, student, gpus, own[&student]);
     if (!rerun) on_progress(static_cast<int>(all.size()), student.name);
   }
-  const auto owners = owners_of(all);
+  const auto holders = holders_of(all);
   const std::vector<AnotherRun> reruns = reruns_of(all, rerun, on_progress);
   GradedClass result;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    result.students.push_back(all[i].grade(owners, reruns[i]));
+    result.students.push_back(all[i].grade(holders, reruns[i]));
   }
-  for (const std::filesystem::path& folder : folders) {
-    result.unknown.push_back(folder.filename().string());
+  for (const std::filesystem::path& each : folders) {
+    result.unknown.push_back(unknown_text(plan, each));
   }
   return result;
 }

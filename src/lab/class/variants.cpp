@@ -23,14 +23,26 @@ namespace {
 
 constexpr const char* kClassFormat = "barestep class 1";
 constexpr const char* kClassFile = "class.json";
+constexpr const char* kClassCard = "machine.json";  // of a class whose card is a file
 constexpr std::int64_t kMaxClassBytes = 1 << 24;
 constexpr const char* kSeed = "seed";
 
-/// The cells of each line of CSV, as spreadsheets write it: separated by commas, or semicolons if
-/// there are no commas; quotes may enclose a cell, and are then doubled within it.
+/// What the first line of CSV has most of: commas, semicolons or tabs.
+char separator_of(std::string_view text) {
+  std::map<char, int> counts;
+  bool is_quoted = false;
+  for (const char each : text.substr(0, text.find('\n'))) {
+    is_quoted = is_quoted != (each == '"');
+    if (!is_quoted) ++counts[each];
+  }
+  return std::ranges::max(std::string_view(",;\t"), {}, [&](char each) { return counts[each]; });
+}
+
+}  // namespace
+
 std::vector<std::vector<std::string>> csv_rows(std::string_view text) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-  const char separator = text.find(',') == std::string_view::npos ? ';' : ',';
+  const char separator = separator_of(text);
   std::vector<std::vector<std::string>> rows(1, {""});
   bool is_quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -50,7 +62,23 @@ std::vector<std::vector<std::string>> csv_rows(std::string_view text) {
   return rows;
 }
 
-/// The name, where a folder may have it.
+namespace {
+
+bool is_utf8(const std::string& text) {
+  using Wrong = nlohmann::json::error_handler_t;
+  const nlohmann::json json = text;
+  return text.find('\0') == std::string::npos &&
+         json.dump(-1, ' ', false, Wrong::ignore) == json.dump(-1, ' ', false, Wrong::replace);
+}
+
+std::string in_small_letters(std::string text) {
+  for (char& letter : text) {
+    if ('A' <= letter && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return text;
+}
+
+/// The name, where a folder may have it, also on Windows.
 std::string folder_of(std::string name) {
   for (char& letter : name) {
     const bool is_control = static_cast<unsigned char>(letter) < ' ';
@@ -59,7 +87,10 @@ std::string folder_of(std::string name) {
     }
   }
   if (name.starts_with('.')) name.front() = '-';
-  return name;
+  if (name.ends_with('.')) name.back() = '-';
+  constexpr std::string_view kDevices[] = {"con", "prn", "aux", "nul"};
+  const bool is_device = std::ranges::find(kDevices, in_small_letters(name)) != std::end(kDevices);
+  return is_device ? name + "-" : name;
 }
 
 std::vector<Student> students_in(const std::filesystem::path& file) {
@@ -75,13 +106,21 @@ std::vector<Student> students_in(const std::filesystem::path& file) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::string name(without_blanks(rows[i].front()));
     const std::string other(rows[i].size() > 1 ? without_blanks(rows[i][1]) : "");
-    if (name.empty() || (i == 0 && (name == "name" || name == "Name"))) continue;
+    if (!is_utf8(name + other)) {
+      refuse(i + 1, "there is no UTF-8", "save it as 'CSV UTF-8'");
+    }
+    if (name.empty() || (i == 0 && in_small_letters(name) == "name")) continue;
+    const auto cells = std::ranges::count_if(
+        rows[i], [](const std::string& cell) { return !without_blanks(cell).empty(); });
+    if (cells > 2) {
+      refuse(i + 1, fmt::format("there are {} columns", cells), "write a name, and a folder");
+    }
     if (name.find('\n') != std::string::npos) {
       refuse(i + 1, "a quote is not closed", "write a name on one line");
     }
     students.push_back(
         {.name = on_one_line(name), .folder = folder_of(other.empty() ? name : other)});
-    if (folders.insert(students.back().folder).second) continue;
+    if (folders.insert(in_small_letters(students.back().folder)).second) continue;
     refuse(i + 1, fmt::format("'{}' stands twice, the second time", name),
            "give one of them a folder of its own in a second column");
   }
@@ -129,11 +168,17 @@ Measurement steady(const Case& what, int starts, double step_s,
 
 SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations) {
   SheetPrice price{.machine = simulations.card().name};
+  std::int64_t priced = 0;
   for (const Experiment* const experiment : experiments_of(sheet)) {
     const int starts = starts_of(*experiment, setting);
     for (const Case& what : experiment->cases(setting)) {
       const SimulatedStep* const step = simulations.step_of(what.workload);
-      if (step == nullptr) continue;
+      if (what.made == nullptr && !what.workload.pytorch) ++price.runs;
+      if (step == nullptr) {
+        price.unpriced = price.runs - priced;
+        continue;
+      }
+      ++priced;
       price.step_s += step->step_s;
       price.seconds += starts * seconds_of_start(what.workload, step->step_s);
       if (price.trouble.empty()) {
@@ -180,9 +225,18 @@ class VariantDrawer {
       : plan_(plan), simulations_(std::move(card)) {
     middle_ = price_of(options_with(
         plan_.header, [](const VariedOption& option) { return values_of(option) / 2; }));
+    constexpr const char* kOther = "name another --machine, or another sheet";
     if (!middle_.trouble.empty())
-      refuse("the middle of what varies cannot be given: " + middle_.trouble);
+      refuse("the middle of what varies cannot be given: " + middle_.trouble, kOther);
+    const bool has_price = middle_.unpriced == 0 || middle_.unpriced < middle_.runs;
+    if (has_price || !simulations_.card().on_gpu) return;  // cores can be shared
+    refuse(fmt::format("none of its runs can be priced on {}, which has {}", middle_.machine,
+                       counted(simulations_.card().max_ranks(), "device")),
+           kOther);
   }
+
+  /// Nobody else gets this variant.
+  void take(const GivenOptions& options) { used_.insert(options); }
 
   void draw(Student& student) {
     constexpr int kAttempts = 500;
@@ -205,11 +259,12 @@ class VariantDrawer {
   }
 
  private:
-  [[noreturn]] void refuse(std::string why) const {
+  [[noreturn]] void refuse(std::string why,
+                           std::string remedy = "change 'vary' and 'band' in its header") const {
     fail(ExitCode::kConfiguration, {.what = "sheet",
                                     .value = plan_.sheet.name,
                                     .why = std::move(why),
-                                    .remedy = "change 'vary' and 'band' in its header"});
+                                    .remedy = std::move(remedy)});
   }
 
   const PricedVariant& price_of(GivenOptions options) {
@@ -269,6 +324,15 @@ std::string shell_options(const ClassPlan& plan, const Student& student) {
   return options_text(student.options) + (plan.quick ? " --quick" : "");
 }
 
+bool is_card_file(const std::string& machine) {
+  return machine.ends_with(".json");
+}
+
+/// As an argument of a shell.
+std::string shell_text(const std::string& text) {
+  return fmt::format("'{}'", fmt::join(split(text, "'"), "'\\''"));
+}
+
 bool has_predictions(const ClassPlan& plan) {
   return std::ranges::find(plan.header.items, MarkedBy::kPrediction, &MarkedItem::by) !=
          plan.header.items.end();
@@ -276,17 +340,22 @@ bool has_predictions(const ClassPlan& plan) {
 
 std::string run_script(const ClassPlan& plan, const Student& student) {
   const std::string& sheet = plan.sheet.name;
+  const std::string machine = simulated_machine(plan.machine);
+  const std::string file = is_card_file(machine) ? kClassCard : machine;
   return script_of(
       plan.sheet, "run.sh", student.price,
-      fmt::format("'{}.md' --figures{} --output results", sheet, shell_options(plan, student)),
+      fmt::format("{}{}{} --output results", shell_text(sheet + ".md") + " --figures",
+                  shell_options(plan, student),
+                  machine == kUsualCard ? "" : " --machine " + shell_text(file)),
       has_predictions(plan)
           ? fmt::format("[ -e '{0}{1}' ] || cp '{0}.md' '{0}{1}' || exit\n", sheet, kBeforeEnding)
           : "");
 }
 
-std::string how_to_hand_in(const ClassPlan& plan, const Student& student) {
+Page how_to_hand_in(const ClassPlan& plan, const Student& student) {
   const std::string time = student.price.text();
-  std::string text = fmt::format("# {} of {}\n\n", plan.sheet.name, markdown_text(student.name));
+  Page page{.title = fmt::format("{} of {}", plan.sheet.name, student.name)};
+  std::string& text = page.markdown;
   if (has_predictions(plan)) {
     text += fmt::format(
         "1. Some questions ask what you expect. Answer these first, in `{0}.md`, below the "
@@ -294,24 +363,36 @@ std::string how_to_hand_in(const ClassPlan& plan, const Student& student) {
         "is.\n",
         plan.sheet.name, kBeforeEnding);
   }
-  return text +
-         fmt::format(
-             "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm{2}. Before the "
-             "first "
-             "start it says how many it makes. `MLP_LAB` names the program if it is not on `PATH`. "
-             "Nothing else should run meanwhile.\n"
-             "1. It fills in the tables of `results/{0}{1}`. Write your answers into that file, "
-             "below each question.\n"
-             "1. Hand in this folder, with `results` as the runs wrote it. Figures are compared "
-             "with what the runs recorded.\n\n"
-             "Your variant is `{3}`. It differs from your neighbor's in its figures, not in its "
-             "difficulty. An answer is right if it fits your own figures: where they decide "
-             "nothing, \"{4}\" is right.\n",
-             plan.sheet.name, kFiguresEnding, time.empty() ? "" : fmt::format(" ({})", time),
-             shell_options(plan, student).substr(1), kCannotBeSaid);
+  text += fmt::format(
+      "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm{2}. Before the first "
+      "start it says how many it makes. `MLP_LAB` names the program if it is not on `PATH`. "
+      "Nothing else should run meanwhile.\n"
+      "1. It fills in the tables of `results/{0}{1}`. Write your answers into that file, below "
+      "each question.\n"
+      "1. If it says INVALID there, `sh run.sh --wait-quiet` repeats what other programs "
+      "disturbed, once they leave the cores alone. Your answers stay.\n"
+      "1. Hand in this folder, with `results` as the runs wrote it. Figures are compared "
+      "with what the runs recorded.\n\n"
+      "Your variant is `{3}`. It differs from your neighbor's in its figures, not in its "
+      "difficulty. An answer is right if it fits your own figures: where they decide "
+      "nothing, \"{4}\" is right.\n",
+      plan.sheet.name, kFiguresEnding, time.empty() ? "" : fmt::format(" ({})", time),
+      shell_options(plan, student).substr(1), kCannotBeSaid);
+  return page;
 }
 
-void write_class(const std::filesystem::path& folder, const ClassPlan& plan) {
+bool has_student(const ClassPlan& plan, const std::string& folder) {
+  return std::ranges::find(plan.students, folder, &Student::folder) != plan.students.end();
+}
+
+/// `given_out` is what the folder held.
+void write_class(const std::filesystem::path& folder, const ClassPlan& plan,
+                 const std::optional<ClassPlan>& given_out) {
+  const std::string card =
+      is_card_file(plan.machine)
+          ? InputFile(card_file(plan.machine), "--machine").text(kMaxClassBytes)
+          : "";
+  if (!card.empty()) replace_file(folder / kClassCard, card);
   nlohmann::json students = nlohmann::json::array();
   for (const Student& student : plan.students) {
     students.push_back({{"name", student.name},
@@ -319,49 +400,86 @@ void write_class(const std::filesystem::path& folder, const ClassPlan& plan) {
                         {"options", student.options},
                         {"simulated_s", student.price.step_s}});
     const std::filesystem::path own = folder / "students" / student.folder;
+    const bool is_kept = given_out && has_student(*given_out, student.folder);
+    if (is_kept && std::filesystem::exists(own / "run.sh")) continue;  // they may work there
     make_folder(own);
     replace_file(own / (plan.sheet.name + ".md"), template_of(plan.sheet, student.name));
+    if (!card.empty()) replace_file(own / kClassCard, card);
     replace_file(own / "run.sh", run_script(plan, student));
-    replace_file(own / "README.md", how_to_hand_in(plan, student));
+    write_page(own, how_to_hand_in(plan, student), "README");
   }
   const std::string fence = plan.sheet.header.empty() ? "" : "---\n";
   replace_file(folder / (plan.sheet.name + ".md"),
                fence + plan.sheet.header + fence + plan.sheet.text);
-  const nlohmann::json all = {{"format", kClassFormat}, {"sheet", plan.sheet.name},
-                              {"secret", plan.secret},  {"machine", plan.machine},
-                              {"quick", plan.quick},    {"students", std::move(students)}};
+  const nlohmann::json all = {
+      {"format", kClassFormat}, {"sheet", plan.sheet.name},
+      {"secret", plan.secret},  {"machine", card.empty() ? plan.machine : kClassCard},
+      {"quick", plan.quick},    {"students", std::move(students)}};
   replace_file(folder / kClassFile, all.dump(1) + "\n");
 }
 
-/// The secret of the class in the folder, or a new one.
-std::string secret_for(const NewClass& requested, const std::string& sheet) {
-  if (!std::filesystem::exists(requested.output / kClassFile)) {
-    return requested.secret.empty() ? new_secret() : requested.secret;
+/// The class in the folder, whose secret, card and variants stay, if there is one.
+std::optional<ClassPlan> class_there(const NewClass& requested, const ClassPlan& plan) {
+  if (!std::filesystem::exists(requested.output / kClassFile)) return std::nullopt;
+  ClassPlan there = load_class(requested.output);
+  const bool is_same = there.sheet.name == plan.sheet.name && there.quick == requested.quick &&
+                       (requested.secret.empty() || there.secret == requested.secret) &&
+                       template_of(there.sheet, "") == template_of(plan.sheet, "") &&
+                       (requested.machine.empty() ||
+                        json_of(load_card(requested.machine)) == json_of(load_card(there.machine)));
+  if (!is_same) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--output",
+          .value = requested.output.string(),
+          .why = fmt::format("it holds a class of another text, machine or secret: {}{} on {}",
+                             there.sheet.name, there.quick ? " --quick" : "",
+                             load_card(there.machine).name),
+          .remedy = "name another folder"});
   }
-  const ClassPlan there = load_class(requested.output);
-  const bool is_same = there.sheet.name == sheet && there.quick == requested.quick &&
-                       (requested.secret.empty() || there.secret == requested.secret);
-  if (is_same) return there.secret;
-  fail(ExitCode::kConfiguration, {.what = "--output",
-                                  .value = requested.output.string(),
-                                  .why = fmt::format("it holds a class of {}{}", there.sheet.name,
-                                                     there.quick ? " with --quick" : ""),
-                                  .remedy = "name another folder"});
+  for (const Student& student : there.students) {
+    if (has_student(plan, student.folder)) continue;
+    fail(ExitCode::kBadData,
+         {.what = "--students",
+          .value = requested.students.string(),
+          .why = fmt::format("it lacks '{}', whose variant is given out", student.folder),
+          .remedy = "add the line again, or name another --output"});
+  }
+  return there;
 }
 
 }  // namespace
 
+std::string simulated_machine(const std::string& machine) {
+  return load_card(machine).on_gpu ? machine : kUsualCard;
+}
+
 ClassPlan new_class(const NewClass& requested) {
   ClassPlan plan{.sheet = load_sheet(requested.sheet),
-                 .machine = requested.machine,
+                 .secret = requested.secret,
+                 .machine = requested.machine.empty() ? kUsualCard : requested.machine,
                  .quick = requested.quick,
                  .students = students_in(requested.students)};
   plan.header = header_of(plan.sheet);
-  plan.secret = secret_for(requested, plan.sheet.name);
+  const std::optional<ClassPlan> there = class_there(requested, plan);
+  if (there) {
+    plan.secret = there->secret;
+    plan.machine = there->machine;
+  } else if (plan.secret.empty()) {
+    plan.secret = new_secret();
+  }
   VariantDrawer drawer(plan, load_card(plan.machine));
-  for (Student& student : plan.students) drawer.draw(student);
+  for (Student& student : plan.students) {
+    if (!there || !has_student(*there, student.folder)) continue;
+    const Student& kept = *std::ranges::find(there->students, student.folder, &Student::folder);
+    student.options = kept.options;
+    student.price = kept.price;
+    drawer.take(student.options);
+  }
+  for (Student& student : plan.students) {
+    if (student.options.empty()) drawer.draw(student);
+  }
   make_folder(requested.output);
-  write_class(requested.output, plan);
+  write_class(requested.output, plan, there);
   return plan;
 }
 
@@ -381,6 +499,7 @@ ClassPlan load_class(const std::filesystem::path& folder) {
   ClassPlan plan{.secret = from.at("secret").exact_text(),
                  .machine = from.at("machine").exact_text(),
                  .quick = from.at("quick").boolean()};
+  if (plan.machine == kClassCard) plan.machine = (folder / kClassCard).string();
   for (const JsonValue& each : from.at("students").items()) {
     Student student{.name = each.at("name").text(),
                     .folder = each.at("folder").exact_text(),

@@ -173,6 +173,9 @@ MachineCard card_from(const JsonValue& from);
 /// no card has this name.
 std::filesystem::path card_file(const std::string& name_or_file);
 
+/// The card that stands for a machine if none is named.
+constexpr const char* kUsualCard = "h200-nvlink";
+
 /// Loads a card from a file, or by its name ("h200-nvlink"). Throws Error: kUsage if no card has
 /// this name, kNoInput if the file cannot be read, kBadData if it is not a card or its figures are
 /// impossible.

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:80rem;color:#222;background:#fff}
-h1,h2{line-height:1.2}h1,h2,p,li{overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
+.option{white-space:nowrap}h1,h2{line-height:1.2}h1,h2,p,li{overflow-wrap:break-word}p,ul,blockquote{max-width:62rem}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
 section h2{margin-top:0}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
 .title{margin-bottom:.3rem}
@@ -107,6 +107,23 @@ std::string replaced_tags(std::string_view html, std::string_view opening, const
   return out.append(html);
 }
 
+/// Puts no line break at the hyphens of options.
+std::string with_whole_options(std::string html) {
+  constexpr std::string_view kBegin = "<span class=\"option\">", kEnd = "</span>";
+  for (std::size_t at = html.find("--", 1); at < html.size(); at = html.find("--", at)) {
+    const bool is_in_tag = html.find('>', at) < html.find('<', at);
+    const bool begins = std::string_view(" >(").find(html[at - 1]) != std::string_view::npos;
+    const std::size_t end = html.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at);
+    if (begins && !is_in_tag && end < html.size() && end > at + 2) {
+      html.insert(end, kEnd);
+      html.insert(at, kBegin);
+      at += kBegin.size();
+    }
+    at += 2;
+  }
+  return html;
+}
+
 /// What md4c makes of Markdown, without HTML that stands there, and with the plots within.
 std::string html_of_block(const std::string& markdown, const Plots& plots = {},
                           PlotSize size = PlotSize::kFull) {
@@ -116,6 +133,7 @@ std::string html_of_block(const std::string& markdown, const Plots& plots = {},
   };
   md_html(markdown.data(), static_cast<MD_SIZE>(markdown.size()), append, &html,
           MD_FLAG_TABLES | MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS, 0);
+  if (!html.starts_with("<pre")) html = with_whole_options(std::move(html));
   html = replaced_tags(html, "<a href=\"", [](std::string_view tag, std::string_view address) {
     return std::string(is_safe(address) ? tag : "<a>");
   });

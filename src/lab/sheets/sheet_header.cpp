@@ -57,6 +57,9 @@ class HeaderReader {
         read_setting(line);
       } else if (!is_table) {
         is_table = true;
+        if (item_named(cells_of(line).front()) != header_.items.end()) {
+          refuse("a table without its titles", "write '| check | points | marked by |' above it");
+        }
       } else if (line.find_first_not_of("|-: ") != std::string_view::npos) {
         read_item(cells_of(line));
       }
@@ -91,8 +94,8 @@ class HeaderReader {
     } else if (key == "band" && setting->second.ends_with('%')) {
       const std::string_view percent = setting->second.substr(0, setting->second.size() - 1);
       header_.band = 0.01 * static_cast<double>(whole(without_blanks(percent)));
-    } else if (key == "intervals" && setting->second == "yes") {
-      header_.asks_intervals = true;
+    } else if (key == "intervals" && (setting->second == "yes" || setting->second == "no")) {
+      header_.asks_intervals = setting->second == "yes";
     } else if (key == "measure") {
       for (const std::string_view name : split(setting->second, ",")) {
         const auto why = refusal_of(
@@ -120,6 +123,10 @@ class HeaderReader {
                         .high = whole(stepped ? stepped->first : range->second),
                         .step = stepped ? whole(stepped->second) : 1};
     if (option.low > option.high || option.step < 1) refuse("a range without a value", kForm);
+    if (std::ranges::find(header_.varied, option.name, &VariedOption::name) !=
+        header_.varied.end()) {
+      refuse(fmt::format("'{}' a second time", option.name), "write one line for each option");
+    }
     for (const std::int64_t end : {option.low, option.high}) {
       const auto why = refusal_of([&] {
         new_setting(false, false, 1, {{option.name, text_of_number(end)}});
@@ -131,10 +138,14 @@ class HeaderReader {
     header_.varied.push_back(std::move(option));
   }
 
+  std::vector<MarkedItem>::iterator item_named(const std::string& name) {
+    return std::ranges::find(header_.items, name, &MarkedItem::name);
+  }
+
   void read_item(const std::vector<std::string>& cells) {
     constexpr const char* kForm = "write '| 2.1 | 1 | text |'";
     if (cells.size() < 2) refuse("a row without points", kForm);
-    const auto found = std::ranges::find(header_.items, cells[0], &MarkedItem::name);
+    const auto found = item_named(cells[0]);
     if (found == header_.items.end()) {
       const std::size_t first = std::min(kChecks.size(), header_.items.size() - 1);
       refuse(fmt::format("points for '{}', which is no question of the sheet", cells[0]),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <tuple>
 
@@ -333,12 +334,35 @@ std::string with_room(const std::vector<SheetBlock>& blocks, const TextOf& text_
   return text;
 }
 
+/// Of a question of a copy; else empty.
+std::string number_of(const SheetBlock& block) {
+  const std::string& text = block.front();
+  const std::size_t blank = std::min(text.find(' '), text.size());
+  const bool has_number = is_question(block) && text.find_first_of("0123456789") == 2;
+  return has_number ? text.substr(2, blank - 2) : "";
+}
+
+/// Lines to write on.
+bool is_room(const SheetBlock& block) {
+  return std::ranges::all_of(block, [](const std::string& line) {
+    return line.find_first_not_of("\\_ ") == std::string::npos;
+  });
+}
+
+/// Whether a block, other than a table, is no answer.
+bool ends_answers(const SheetBlock& block) {
+  return block.front().starts_with('#') || block.front().starts_with("Checklist: ");
+}
+
 constexpr std::string_view kNameLine = "Name: ";
+
+bool is_name(const SheetBlock& block) {
+  return block.front().starts_with(kNameLine);
+}
 
 /// Below the first block, unless the sheet has it already.
 std::string name_line(const std::vector<SheetBlock>& blocks, std::size_t at,
                       const std::string& student = blank_line(16)) {
-  const auto is_name = [](const SheetBlock& block) { return block.front().starts_with(kNameLine); };
   if (at != 0 || std::ranges::any_of(blocks, is_name)) return "";
   return fmt::format("{}{} Date: {}\n\n", kNameLine, student, blank_line(8));
 }
@@ -367,6 +391,7 @@ Sheet load_sheet(const std::string& name_or_file) {
   const std::filesystem::path path =
       given_or_installed("sheet", name_or_file, sheets_folder(), sheet_names(), ".md");
   Sheet sheet{.name = path.stem().string(), .text = InputFile(path, "sheet").text(kMaxSheetBytes)};
+  std::erase(sheet.text, '\r');
   take_header(sheet);
   require_form(sheet);
   filled_template(sheet.text, [&](std::string_view name) {
@@ -454,22 +479,48 @@ std::vector<SheetQuestion> questions_in(std::string_view copy) {
   bool is_answer = false;
   for (const SheetBlock& block : blocks_of(copy)) {
     const std::string text = fmt::format("{}", fmt::join(block, " "));
-    const std::size_t blank = text.find(' ');
-    const bool has_number = text.find_first_of("0123456789") == 2 && blank != std::string::npos;
-    if (is_question(block) && has_number) {
-      questions.push_back(
-          {text.substr(2, blank - 2), text.substr(blank + 1, text.size() - blank - 3)});
+    if (const std::string number = number_of(block); !number.empty()) {
+      const std::size_t begin = number.size() + 3;
+      questions.push_back({number, text.substr(begin, text.size() - begin - 2)});
       is_answer = true;
     } else if (text.starts_with('>') && !questions.empty()) {
       questions.back().key = text.substr(std::min<std::size_t>(2, text.size()));
-    } else if (is_table(block) || text.starts_with('#') || text.starts_with("Checklist: ")) {
+    } else if (is_table(block) || ends_answers(block)) {
       is_answer = false;
-    } else if (is_answer && text.find_first_not_of("\\_ ") != std::string::npos) {
+    } else if (is_answer && !is_room(block)) {
       std::string& answer = questions.back().answer;
       answer += (answer.empty() ? "" : " ") + text;
     }
   }
   return questions;
+}
+
+std::string with_answers(std::string_view copy, std::string_view answered) {
+  const std::vector<SheetBlock> blocks = blocks_of(copy);
+  const auto is_of_sheet = [&](const SheetBlock& block) {  // a table
+    return std::ranges::any_of(blocks,
+                               [&](const auto& each) { return each.front() == block.front(); });
+  };
+  std::map<std::string, std::string> answers;  // by number
+  std::string name, number;
+  for (const SheetBlock& block : blocks_of(answered)) {
+    const std::string own = number_of(block);
+    const bool ends =
+        !own.empty() || ends_answers(block) || (is_table(block) && is_of_sheet(block));
+    if (is_name(block)) name = block_text(block);
+    if (!ends && !number.empty() && !is_room(block)) answers[number] += block_text(block);
+    if (ends) number = own;
+  }
+  std::string text;
+  number.clear();
+  for (const SheetBlock& block : blocks) {
+    const auto answer = answers.find(number);
+    if (answer != answers.end() && is_room(block)) continue;
+    text += is_name(block) && !name.empty() ? name : block_text(block);
+    number = number_of(block);
+    if (answers.contains(number)) text += answers[number];
+  }
+  return text;
 }
 
 std::string sheet_page(const Sheet& sheet, std::string_view markdown) {

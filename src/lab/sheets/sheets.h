@@ -54,6 +54,9 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
 /// The students' copy, which needs no measurement.
 std::string blank_copy_of(const Sheet& sheet);
 
+/// The copy for students with the answers of an earlier one that someone has filled in.
+std::string with_answers(std::string_view copy, std::string_view answered);
+
 /// A sheet to give to a student: without answers, points and key, but with the names, so that it
 /// can be filled in. What only the answers need stands in a header, so that it is measured, too.
 std::string template_of(const Sheet& sheet, const std::string& student);

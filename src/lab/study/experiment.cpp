@@ -198,7 +198,7 @@ std::string trouble_of(const Results& results) {
   if (!reasons.empty()) {
     const std::string rest =
         reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
-    return fmt::format("INVALID: {}{}; run it again on a quiet machine, or with --wait-quiet",
+    return fmt::format("INVALID: {}{}; the same command with --wait-quiet repeats these starts",
                        reasons.front(), rest);
   }
   const std::size_t needed = starts_needed(1);

@@ -269,16 +269,26 @@ void Study::require_memory(const std::vector<const Experiment*>& requested,
   }
 }
 
+namespace {
+
+std::filesystem::path log_of(const Experiment& experiment, const Case& what,
+                             const std::filesystem::path& logs) {
+  return logs / fmt::format("{}.{}.log", experiment.name, what.key);
+}
+
+}  // namespace
+
+bool Study::has_logs(const Experiment& experiment, const std::filesystem::path& logs) const {
+  return std::ranges::any_of(experiment.cases(setting()), [&](const Case& what) {
+    return std::filesystem::exists(log_of(experiment, what, logs));
+  });
+}
+
 void Study::keep_logs(const Experiment& experiment, const std::filesystem::path& logs) const {
-  const auto log_of = [&](const Case& what) {
-    return logs / fmt::format("{}.{}.log", experiment.name, what.key);
-  };
-  const std::vector<Case> cases = experiment.cases(setting());
-  const auto has_log = [&](const Case& what) { return std::filesystem::exists(log_of(what)); };
-  if (std::ranges::none_of(cases, has_log)) return;
+  if (!has_logs(experiment, logs)) return;
   std::filesystem::create_directories(folder_ / "runs" / experiment.name);
-  for (const Case& what : cases) {
-    const std::filesystem::path log = log_of(what);
+  for (const Case& what : experiment.cases(setting())) {
+    const std::filesystem::path log = log_of(experiment, what, logs);
     const std::vector<Start> starts =
         starts_of_log(InputFile(log, "log").text(kMaxStudyBytes), log.string());
     for (std::size_t i = 0; i < starts.size(); ++i) {
@@ -287,12 +297,13 @@ void Study::keep_logs(const Experiment& experiment, const std::filesystem::path&
   }
 }
 
-std::vector<Study::Job> Study::missing_jobs(const std::vector<const Experiment*>& requested) const {
+std::vector<Study::Job> Study::missing_jobs(const std::vector<const Experiment*>& requested,
+                                            bool waits) const {
   std::vector<Job> missing;
   for (const Experiment* experiment : requested) {
     std::vector<Job> jobs = jobs_of(*experiment);
     const auto done = [this](const Job& job) { return is_done(job); };
-    if (std::ranges::all_of(jobs, done)) continue;
+    if (jobs.empty() || (!waits && std::ranges::all_of(jobs, done))) continue;
     if (done(jobs.front()) && start_in(file_of(jobs.front())).library == kLogged) continue;
     std::erase_if(jobs, [&](const Job& job) {
       return done(job) && start_in(file_of(job)).lost_share <= kDisturbingShare;
@@ -307,11 +318,11 @@ double seconds_of_start(const Workload& workload, double step_s) {
   return kProgramS + static_cast<double>(workload.steps()) * step_s;
 }
 
-StudyPlan Study::plan_of(const std::vector<const Experiment*>& requested) const {
+StudyPlan Study::plan_of(const std::vector<const Experiment*>& requested, bool waits) const {
   StudyPlan plan;
   std::map<std::string, double> seconds;  // by command line
   const std::optional<MachineCard> rates = card();
-  for (const Job& job : missing_jobs(requested)) {
+  for (const Job& job : missing_jobs(requested, waits)) {
     ++plan.starts;
     const Workload& workload = job.what.workload;
     if (!rates || !why_no_prediction(workload, *rates).empty()) continue;
@@ -343,7 +354,7 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
     }
     progress.total += static_cast<int>(jobs_of(*experiment).size());
   }
-  std::vector<Job> jobs = missing_jobs(requested);
+  std::vector<Job> jobs = missing_jobs(requested, waits);
   progress.done = progress.total - static_cast<int>(jobs.size());
   const double begin_s = now_s();
   int disturbed_in_row = 0;

@@ -76,20 +76,24 @@ class Study {
   void require_memory(const std::vector<const Experiment*>& requested,
                       std::int64_t free_bytes) const;
 
-  [[nodiscard]] StudyPlan plan_of(const std::vector<const Experiment*>& requested) const;
+  [[nodiscard]] StudyPlan plan_of(const std::vector<const Experiment*>& requested,
+                                  bool waits = false) const;
 
   /// Makes every missing start, in an order that alternates cases: A B B A; of an experiment that
-  /// lacks some, also those that were disturbed. A start disturbed by other programs is repeated up
-  /// to twice, after they are quiet if `waits`. Once they have disturbed several in a row, no start
-  /// is repeated until one is undisturbed again, and an experiment ends after two rounds if no case
-  /// takes kLargeEffect times as long as another. Blocks for a long time. Throws Error with the
-  /// run's message and code if a run fails; kTryAgain if stopped.
+  /// lacks some, and of any if it `waits`, also those that were disturbed. A start disturbed by
+  /// other programs is repeated up to twice, after they are quiet if `waits`. Once they have
+  /// disturbed several in a row, no start is repeated until one is undisturbed again, and an
+  /// experiment ends after two rounds if no case takes kLargeEffect times as long as another.
+  /// Blocks for a long time. Throws Error with the run's message and code if a run fails; kTryAgain
+  /// if stopped.
   void run(const std::vector<const Experiment*>& requested, const Programs& programs,
            const std::function<void(const StudyProgress&)>& on_progress, bool waits = false);
 
-  /// Keeps the starts in EXPERIMENT.CASE.log of this folder in place of runs, if there are any of
-  /// this experiment, and makes none of its own. Throws Error: kNoInput if a case has no log; as
-  /// starts_of_log() does.
+  /// Whether this folder has an EXPERIMENT.CASE.log of a case.
+  [[nodiscard]] bool has_logs(const Experiment& experiment,
+                              const std::filesystem::path& logs) const;
+  /// Keeps the starts in these logs in place of runs, if there are any of this experiment, and
+  /// makes none of its own. Throws Error: kNoInput if a case has no log; as starts_of_log() does.
   void keep_logs(const Experiment& experiment, const std::filesystem::path& logs) const;
 
   /// The experiments that were run and in which every case has a start.
@@ -123,8 +127,8 @@ class Study {
   /// The rounds that are complete, of one start of every case.
   [[nodiscard]] int rounds_of(const Experiment& experiment, const std::vector<Case>& cases) const;
   /// The jobs that run() does.
-  [[nodiscard]] std::vector<Job> missing_jobs(
-      const std::vector<const Experiment*>& requested) const;
+  [[nodiscard]] std::vector<Job> missing_jobs(const std::vector<const Experiment*>& requested,
+                                              bool waits) const;
   /// Returns the share of its time that the start lost to other programs.
   double make(const Job& job, const Programs& programs, int max_attempts,
               const std::function<void()>& before_attempt) const;
