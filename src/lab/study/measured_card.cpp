@@ -335,7 +335,7 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   std::vector<std::int64_t> batches = {1, 16, 64, 256};
   if (!quick) batches = {1, 4, 8, 16, 32, 64, 128, 256, 512, 4096};
   std::vector<std::int64_t> widths = {64, 256, 512};
-  if (!quick) widths = {64, 256, 1024, 2048};
+  if (!quick) widths = {64, 256, 512, 1024, 2048};
   if (on_gpu) widths = {1024, 2048, 4096, kMaxGpuWidth};
   if (on_gpu && quick) widths = {1024, kMaxGpuWidth};
   for (const std::int64_t width : widths) {
@@ -494,7 +494,7 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
   // Where caches end, rates depend on the size most strongly.
   std::vector<std::int64_t> counts = {1 << 12, kActivatedNumbers, 1 << 20};
   if (!quick) {
-    counts = {1 << 8, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20};
+    counts = {1 << 8, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 3 << 20, 1 << 22, 6 << 20};
   }
   const std::int64_t most = bench.numbers() / 5;
   for (const std::int64_t count : {std::int64_t{1} << 24, std::int64_t{1} << 26, most}) {
