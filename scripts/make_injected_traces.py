@@ -398,7 +398,7 @@ def pad_rows(path):  # what makes a batch of samples
     return train(path, mlp(), loader, stacks=True)
 
 
-@case("host", "ahead of forward")
+@case("host", "before the forward pass")
 def nothing_names_it(path):
     def pause():
         with injected():

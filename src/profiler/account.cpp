@@ -389,7 +389,7 @@ std::string bottleneck(const Profile& profile, const MeanAccount& account, const
   const Part part =
       *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return mean[each]; });
   return fmt::format(
-      "The bottleneck is {}: {} of a step, {}{}.\n", name_of(part),
+      "The bottleneck is {}: {} of a step, {}{}.\n", subject_of(part),
       percent_text(mean[part] / mean.wall_s), table_time(mean[part]),
       cause_of(part).empty() ? largest_work(profile, part, peaks) : std::string(cause_of(part)));
 }

@@ -103,6 +103,20 @@ constexpr const PartTraits& traits_of(Part part) {
   return kAccountParts[static_cast<std::size_t>(part)];
 }
 
+/// What "the bottleneck is".
+constexpr std::string_view subject_of(Part part) {
+  constexpr std::pair<Part, std::string_view> kSubjects[] = {
+      {Part::kForward, "the forward pass"},
+      {Part::kBackward, "the backward pass"},
+      {Part::kTensorRanks, "waiting for the other tensor ranks"},
+      {Part::kOtherStages, "waiting for the other stages"},
+      {Part::kOtherDevice, "waiting for the other devices"},
+      {Part::kIdle, "idle time"}};
+  const auto* const found =
+      std::ranges::find(kSubjects, part, &std::pair<Part, std::string_view>::first);
+  return found == std::end(kSubjects) ? traits_of(part).words : found->second;
+}
+
 /// What makes a part long that is not work.
 constexpr std::string_view cause_of(Part part) {
   return traits_of(part).cause;

@@ -2,8 +2,10 @@
 // scripts/make_injected_traces.py says which.
 #include <nlohmann/json.hpp>
 
+#include <numeric>
 #include <regex>
 
+#include "core/statistics.h"
 #include "lab/explain/explain_report.h"
 #include "support/testing.h"
 
@@ -35,14 +37,40 @@ void expect_sums(const RunAccount& account) {
   }
 }
 
-/// What the sentence has wrong; empty if it names the cause, and within 5 % or 1 ms its time.
-std::string fault_in(const std::string& sentence, const nlohmann::json& truth) {
-  const double ms = truth.at("ms");
+/// By step, the milliseconds in which names have the cause in them, on the rank that has most.
+std::vector<double> amounts_ms(const TracedRun& run, const RunAccount& account,
+                               const std::string& cause) {
+  std::vector<std::vector<double>> all(run.ranks.size());
+  for (const TracedAccount& each : account.accounts) {
+    const TracedRank& rank = run.ranks[each.rank];
+    double& ms = all[each.rank].emplace_back(0);
+    for (const auto& [time, ns] : each.named_ns) {
+      const auto is_cause = [&](const std::string& name) { return name.find(cause) != name.npos; };
+      const bool counts = is_cause(innermost_name(rank, time)) ||
+                          std::ranges::any_of(rank.names.path(time.path), [&](std::size_t i) {
+                            return is_cause(rank.names.name(i));
+                          });
+      if (counts) ms += 1e3 * ns_seconds(ns);
+    }
+  }
+  return *std::ranges::max_element(
+      all, {}, [](const auto& ms) { return std::accumulate(ms.begin(), ms.end(), 0.0); });
+}
+
+/// What the sentence has wrong; empty if it names the cause, whose mean is within 5 % or 1 ms what
+/// the program took for it, and its median.
+std::string fault_in(const std::string& sentence, const nlohmann::json& truth,
+                     const std::vector<double>& amounts) {
+  const auto is_near = [](double found, double ms) {
+    return std::abs(found - ms) <= std::max(1.0, 0.05 * ms);
+  };
   const auto cause = sentence.find(truth.at("cause").get<std::string>());
   if (cause == sentence.npos) return "another cause";
+  const double mean =
+      std::accumulate(amounts.begin(), amounts.end(), 0.0) / static_cast<double>(amounts.size());
+  if (!is_near(mean, truth.at("ms"))) return fmt::format("not {} ms", truth.at("ms").dump());
   const std::optional<double> named = named_ms(sentence);
-  const bool is_near = named && std::abs(*named - ms) <= std::max(1.0, 0.05 * ms);
-  return is_near ? "" : fmt::format("not {} ms", ms);
+  return named && is_near(*named, median(amounts)) ? "" : "not the median";
 }
 
 nlohmann::json truth_of_injected(const std::filesystem::path& folder = kInjected) {
@@ -80,7 +108,7 @@ TEST(InjectedCauses, AreNamedWithTheirTimes) {
     const RunAccount account = account_of(run);
     expect_sums(account);
     const std::string sentence = findings_of(run, account).timed.at(0).text;
-    const std::string fault = fault_in(sentence, each);
+    const std::string fault = fault_in(sentence, each, amounts_ms(run, account, each.at("cause")));
     if (!fault.empty()) faults.push_back(fmt::format("{}: {}: {}", name, fault, sentence));
   }
   EXPECT_LE(15 * faults.size(), truth.size()) << ::testing::PrintToString(faults);
@@ -92,7 +120,7 @@ TEST(InjectedCauses, WouldGainWhatTheyTook) {
   const nlohmann::json truth = truth_of_injected();
   std::vector<std::string> faults;
   for (const auto& [name, each] : truth.items()) {
-    if (each.at("cause") == "ahead of forward") continue;  // has no name
+    if (each.at("cause") == "before the forward pass") continue;  // has no name
     const TracedRun run = run_of(each);
     const RunAccount account = account_of(run);
     const double ms = each.at("ms");
@@ -137,7 +165,7 @@ TEST(InjectedCauses, WouldGainHiddenTransfers) {
   const nlohmann::json truth = truth_of_injected(folder);
   for (const auto& [name, each] : truth.items()) {
     const double ms = each.at("ms");
-    EXPECT_NEAR(gain_ms(run_of(each, folder), "moving bytes"), ms, 0.15 * ms) << name;
+    EXPECT_NEAR(gain_ms(run_of(each, folder), "exchanging"), ms, 0.15 * ms) << name;
   }
 }
 

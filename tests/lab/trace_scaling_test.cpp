@@ -110,10 +110,10 @@ TEST_F(TraceScaling, IsTheProductOfKnownFactors) {
       "of 600 us)");
   EXPECT_EQ(cause_of_loss(answer, 2, kSerialization), "no loss");
   EXPECT_EQ(cause_of_loss(answer, 2, kTransfer),
-            "moving bytes, 100 us, most in all_reduce of 3.81 MiB: 100 us");
+            "exchanging, 100 us, most in all_reduce of 3.81 MiB: 100 us");
   EXPECT_EQ(
       cause_of_loss(answer, 2, kComputation),
-      "ranks spend 150 us more in the mean on the optimizer than on 1 rank for as much work, most "
+      "ranks spend 150 us more in the mean on the optimizer than on 1 rank for the same work, most "
       "of it in `sgd` (300 us of 300 us)");
 }
 
@@ -230,7 +230,7 @@ TEST_F(TraceScaling, FindsTheKneeAndWritesTheParagraph) {
   EXPECT_EQ(sentences.at(2), "Below 80 %, the least that POP calls acceptable, from 2 ranks on.");
   EXPECT_EQ(
       sentences.at(3),
-      "The largest loss on 4 ranks is in transfer, which is 42.1 %: moving bytes, 550 us, most in "
+      "The largest loss on 4 ranks is in transfer, which is 42.1 %: exchanging, 550 us, most in "
       "all_reduce of 3.81 MiB: 550 us.");
   EXPECT_THAT(sentences.at(4),
               HasSubstr("1.50x as fast as on 1 rank where 2.00x were ideal. By the metrics of the "

@@ -103,11 +103,13 @@ TEST(Bottleneck, NamesTheLargestPartAndItsLargestWork) {
   const SampleProfile sample;
   const Profile profile = sample.profile();
   EXPECT_EQ(bottleneck(profile, mean_of(profile), {}),
-            "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of "
+            "The bottleneck is the backward pass: 37.5 % of a step, 3.000ms; its largest piece is "
+            "gemm of "
             "net.0 (3.000ms).\n");
   // 320 bytes of a product at 213,333 bytes per second take 1.5 ms.
   EXPECT_EQ(bottleneck(profile, mean_of(profile), {.bytes_per_s = 320 / 1.5e-3}),
-            "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of "
+            "The bottleneck is the backward pass: 37.5 % of a step, 3.000ms; its largest piece is "
+            "gemm of "
             "net.0 (3.000ms, 50 % of its roof).\n");
   EXPECT_EQ(bottleneck({}, {}, {}), "");
 }
@@ -123,7 +125,7 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
   };
   EXPECT_THAT(
       with(Part::kDataWait),
-      HasSubstr("is data wait: 90.0 % of a step, 900.000ms: input is produced more slowly"));
+      HasSubstr("is waiting for data: 90.0 % of a step, 900.000ms: input is produced more slowly"));
   EXPECT_THAT(with(Part::kHostToDevice), HasSubstr("input is copied more slowly"));
   EXPECT_THAT(with(Part::kInjected), HasSubstr("an injected delay"));
   EXPECT_THAT(with(Part::kExposedCommunication),

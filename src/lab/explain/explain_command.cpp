@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -197,24 +198,32 @@ std::filesystem::path newest_trace() {
   return newest;
 }
 
+/// All traces of these files, folders and patterns.
+std::vector<std::filesystem::path> traces_of(std::span<const std::filesystem::path> paths) {
+  std::vector<std::filesystem::path> traces;
+  for (const auto& path : paths) std::ranges::move(traces_in(path), std::back_inserter(traces));
+  return traces;
+}
+
 /// The pieces of a run's steps: of its traces, or of results.json of an earlier account.
-StepPieces pieces_at(const std::filesystem::path& path) {
+StepPieces pieces_at(std::span<const std::filesystem::path> paths) {
+  const std::filesystem::path& path = paths.front();
   if (is_baseline(path)) {
     constexpr std::int64_t kMaxBytes = std::int64_t{1} << 28;
     const JsonDocument results(path, kMaxBytes, "baseline",
                                "write it again: mlp_lab explain TRACE --output DIR");
     return pieces_in(results.root());
   }
-  const TracedRun run = read_run(traces_in(path));
+  const TracedRun run = read_run(traces_of(paths));
   return pieces_of(run, account_of(run));
 }
 
 /// Compares two runs.
 Explained explained_difference(const ExplainOptions& options) {
   const auto &a = options.traces[0], &b = options.traces[1];
-  const StepPieces of_a = pieces_at(a), of_b = pieces_at(b);
+  const std::span all_traces(options.traces);
+  const StepPieces of_a = pieces_at(all_traces.first(1)), of_b = pieces_at(all_traces.subspan(1));
   TraceDifference difference = difference_of(of_a, of_b);
-  const double more = difference.steps.ratio.median - 1;
   Explained all{.title = "The difference of two runs, from their traces",
                 .name = "difference",
                 .sentences = {fmt::format("A is {}, B is {}.", on_one_line(a.string()),
@@ -223,14 +232,16 @@ Explained explained_difference(const ExplainOptions& options) {
                 .results = difference_json(of_a, of_b, difference)};
   std::ranges::move(texts_of(difference.findings), std::back_inserter(all.sentences));
   if (!is_baseline(b)) {
-    all.sentences.push_back(
-        fmt::format("To see what B does: mlp_lab explain {}.", on_one_line(b.string())));
+    all.sentences.push_back(fmt::format("To see what B does: mlp_lab explain {}", typed(b)));
   }
   all.results.update({{"a", a.string()}, {"b", b.string()}, {"answers", all.sentences}});
   all.findings = std::move(difference.findings);
-  if (options.fail_above && more > *options.fail_above) {
-    all.failure =
-        fmt::format("a step takes {} longer than in '{}'", percent_text(more), a.string());
+  const Comparison& steps = difference.steps;
+  if (options.fail_above && steps.word == Word::kTooFewStarts) {
+    all.failure = "has too few steps to judge, as --fail-above asks";
+  } else if (options.fail_above && steps.is_slower() && steps.ratio.low - 1 > *options.fail_above) {
+    all.failure = fmt::format("a step takes at least {} longer than in '{}'",
+                              percent_text(steps.ratio.low - 1), a.string());
   }
   return all;
 }
@@ -268,16 +279,15 @@ std::string title_of(const TracedRun& run) {
 }
 
 Explained explained_run(const ExplainOptions& options) {
-  std::vector<std::filesystem::path> traces;
-  for (const auto& path : options.traces)
-    std::ranges::move(traces_in(path), std::back_inserter(traces));
+  std::vector<std::filesystem::path> traces = traces_of(options.traces);
   if (traces.empty()) traces.push_back(newest_trace());
   const TracedRun run = read_run(traces);
   if (options.ranks > 0) {
     return explained_answer(ranks_answer(run, load_card(options.machine), options.ranks));
   }
   const RunAccount account = account_of(run);
-  Findings findings = explained(run, account, options.machine);
+  Findings findings =
+      explained(run, account, options.machine, options.traces.empty() ? traces : options.traces);
   Explained all{.title = title_of(run), .name = "explain", .sentences = texts_of(findings)};
   const bool has_results = options.json || !options.output.empty();
   if (has_results) all.results = account_results(run, account, findings);
@@ -286,10 +296,11 @@ Explained explained_run(const ExplainOptions& options) {
 }
 
 bool asks_for_difference(const ExplainOptions& options) {
-  return !options.scaling && options.ranks == 0 && options.traces.size() == 2 &&
-         (std::ranges::all_of(options.traces,
-                              [](const auto& path) { return is_directory(path); }) ||
-          std::ranges::any_of(options.traces, is_baseline));
+  const auto& traces = options.traces;
+  if (options.scaling || options.ranks > 0 || traces.size() < 2) return false;
+  return is_baseline(traces[0]) ||
+         (traces.size() == 2 &&
+          (is_baseline(traces[1]) || is_directory(traces[0]) || is_directory(traces[1])));
 }
 
 /// Refuses options of questions that are not asked.
@@ -299,6 +310,11 @@ void require_one_question(const ExplainOptions& options) {
   };
   require(!options.fail_above || asks_for_difference(options), "--fail-above", "compares two runs",
           "give two folders of traces, or an earlier results.json");
+  const bool has_folders =
+      options.traces.size() > 2 &&
+      std::ranges::all_of(options.traces, [](const auto& path) { return is_directory(path); });
+  require(!has_folders || options.scaling, "argument 'trace'", "is several folders",
+          "compare two, add --scaling, or give the files of one job by a pattern");
   require(!options.problem || options.scaling, "--problem", "is what --scaling compares",
           "give both");
   require(!options.scaling || options.traces.size() > 1, "--scaling",
@@ -352,14 +368,19 @@ void explain_traces(const ExplainOptions& options) {
   if (!options.output.empty()) {
     Page page{.title = all.title};
     page.add({}, {.plots = std::exchange(all.findings.plots, {})}, all.name);
-    page.add(all.sentences, all.findings, all.name);
+    page.add(all.sentences, {}, all.name);
+    for (FindingTable& each : all.findings.tables) {
+      page.markdown += fmt::format("## {}\n\n", markdown_text(std::exchange(each.title, "")));
+      page.add({}, {.tables = {each}}, all.name);
+    }
     write_page(options.output, page);
     replace_file(options.output / "results.json", results);
     const std::string report = on_one_line((options.output / "report.html").string());
     if (!options.json) print_now(fmt::format("Report: {}\n", report));
   }
   if (all.failure.empty()) return;
-  refuse_trace(options.traces[1], all.failure, "see the tables, or raise --fail-above");
+  refuse_trace(options.traces[1], all.failure,
+               "see the tables, profile six steps or more of each, or raise --fail-above");
 }
 
 }  // namespace barestep

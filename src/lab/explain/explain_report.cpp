@@ -26,6 +26,7 @@ std::int64_t waited_for(const RunAccount& account, std::size_t rank) {
 
 constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
 constexpr std::size_t kRowsOnScreen = 3;
+constexpr const char* kToLearn = "To learn what it is";
 
 double share_of(std::int64_t ns, std::int64_t of_ns) {
   return static_cast<double>(ns) / static_cast<double>(std::max<std::int64_t>(1, of_ns));
@@ -50,13 +51,13 @@ std::vector<AccountColumn> columns_of(const RunAccount& account) {
   std::vector<AccountColumn> columns = {{"wall time", &RankSum::wall_ns}};
   for (const Part part : kValuesOf<Part>) {
     if (all.part_ns[part] == 0) continue;
-    if (part != Part::kExposedCommunication) {
+    if (part != Part::kExposedCommunication || account.lacks_ranks) {
       columns.push_back(
           {std::string(name_of(part)), [part](const RankSum& sum) { return sum.part_ns[part]; }});
       continue;
     }
     columns.push_back({std::string(kWaitingForRank), &RankSum::waiting_ns});
-    columns.push_back({std::string(kMovingBytes), &RankSum::moving_ns});
+    columns.push_back({std::string(kExchanging), &RankSum::moving_ns});
   }
   if (all.hidden_ns > 0) {
     columns.push_back({"hidden communication", &RankSum::hidden_ns});
@@ -165,7 +166,7 @@ PartNames part_names(const TracedRun& run, const RunAccount& account, std::size_
       if (time.part != part) continue;
       const std::vector<std::size_t>& path = names.path(time.path);
       for (const std::size_t i : std::set(path.begin(), path.end())) {
-        all.covered_ns[names.name(i)] += ns;
+        if (!names_phase(names.name(i))) all.covered_ns[names.name(i)] += ns;
       }
       all.innermost_ns[innermost_name(run.ranks[rank], time)] += ns;
       all.ahead_ns[ahead_text(time)] += ns;
@@ -175,72 +176,77 @@ PartNames part_names(const TracedRun& run, const RunAccount& account, std::size_
   return all;
 }
 
-/// What most of a part's time has in common.
-struct NamedCause {
-  std::string name{};  // empty if only what comes next is known
-  std::string text{};  // ", most of it in `augment` (27.1 ms of 31.4 ms)"
-};
-
-/// Of a part, what did work in it: an op, or a collective of a size. They add up to the part's time
-/// at most.
-std::map<std::string, std::int64_t> work_in(const TracedRun& run, const RunAccount& account,
-                                            std::size_t rank, Part part) {
-  std::map<std::string, std::int64_t> all;
-  if (traits_of(part).computes) {
-    for (const auto& [op, sum] : op_sums(run, account, rank, part)) {
-      all[fmt::format("`{}`", shown_name(op))] += sum.ns;
-    }
-  } else if (part == Part::kExposedCommunication) {
-    for (const BucketAccount& each : account.buckets) {
-      if (each.name == "message" || each.works == 0) continue;
-      all[each.text()] += each.exposed_ns / static_cast<std::int64_t>(run.ranks.size());
-    }
-  }
-  return all;
+/// Of how long something takes in steps: "20.1 ms (18.0 ms to 22.3 ms)", the median and its range.
+std::string range_text(const std::vector<double>& seconds, const std::string& between = "") {
+  const auto [least, most] = std::ranges::minmax_element(seconds);
+  const std::string low = time_text(*least), high = time_text(*most);
+  return time_text(median(seconds)) + between +
+         (low == high ? ""
+                      : fmt::format("{}{} to {}{}", between.empty() ? " (" : ", ", low, high,
+                                    between.empty() ? ")" : ""));
 }
 
-NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part) {
+/// " (20.1 ms of 23.9 ms, 18.0 ms to 22.3 ms)": of those of a rank's steps that have any of it, the
+/// medians of it and of the part, and its range.
+std::string amount_text(const RunAccount& account, std::size_t rank, Part part,
+                        const std::function<std::int64_t(const TracedAccount&)>& amount_ns) {
+  std::vector<double> amounts_s, parts_s;
+  std::size_t steps = 0;
+  for (const TracedAccount& each : account.accounts) {
+    if (each.rank != rank) continue;
+    ++steps;
+    const std::int64_t ns = std::min(amount_ns(each), each.part_ns[part]);
+    if (ns == 0) continue;
+    amounts_s.push_back(ns_seconds(ns));
+    parts_s.push_back(ns_seconds(each.part_ns[part]));
+  }
+  if (amounts_s.empty()) return "";
+  return fmt::format(
+      " ({}{})", range_text(amounts_s, " of " + time_text(median(parts_s))),
+      amounts_s.size() == steps ? "" : fmt::format(" in {} of {} steps", amounts_s.size(), steps));
+}
+
+/// The op or the collective that works longest in a part.
+NamedCause cause_at_work(const TracedRun& run, const RunAccount& account, std::size_t rank,
+                         Part part) {
   const RankSum sum = rank_sum(account, rank);
-  const auto times = [&](std::int64_t ns) {
-    return fmt::format("({} of {})", time_text(sum.step_s(ns)),
-                       time_text(sum.step_s(sum.part_ns[part])));
+  const auto text_of = [&](std::int64_t ns, const std::string& what, const auto& times) {
+    if (4 * ns < sum.part_ns[part]) return NamedCause{};
+    return NamedCause{"", fmt::format(", {} of it in {}{}",
+                                      2 * ns > sum.part_ns[part] ? "most" : "much", what, times())};
   };
-  const PartNames names = part_names(run, account, rank, part);
-  if (2 * names.ns <= sum.part_ns[part]) {
-    const std::map<std::string, std::int64_t> works = work_in(run, account, rank, part);
+  if (traits_of(part).computes) {
+    const std::map<std::string, OpSum> sums = op_sums(run, account, rank, part);
     const auto longest =
-        std::ranges::max_element(works, {}, [](const auto& each) { return each.second; });
-    if (longest == works.end() || 4 * longest->second < sum.part_ns[part]) return {};
-    const std::int64_t ns = std::min(longest->second, sum.part_ns[part]);
-    return {"", fmt::format(", {} of it in {} {}", 2 * ns > sum.part_ns[part] ? "most" : "much",
-                            longest->first, times(ns))};
+        std::ranges::max_element(sums, {}, [](const auto& each) { return each.second.ns; });
+    if (longest == sums.end()) return {};
+    return text_of(longest->second.ns, fmt::format("`{}`", shown_name(longest->first)), [&] {
+      return amount_text(account, rank, part, [&](const TracedAccount& each) {
+        RunAccount alone{.accounts = {each}};
+        return op_sums(run, alone, rank, part)[longest->first].ns;
+      });
+    });
   }
-  // Of names that cover most of it, each of which has the next one within it, the innermost.
-  const std::pair<const std::string, std::int64_t>* cause = nullptr;
-  for (const auto& each : names.covered_ns) {
-    const bool is_inner = cause == nullptr || each.second < cause->second;
-    if (2 * each.second >= names.ns && is_inner) cause = &each;
+  std::map<std::string, std::int64_t> all;
+  for (const BucketAccount& each : account.buckets) {
+    if (part != Part::kExposedCommunication || each.name == "message" || each.works == 0) continue;
+    all[each.text()] += each.exposed_ns / static_cast<std::int64_t>(run.ranks.size());
   }
-  if (cause != nullptr) {
-    return {cause->first,
-            fmt::format(", most of it in `{}` {}", shown_name(cause->first), times(cause->second))};
-  }
-  for (const auto& [ahead, ns] : names.ahead_ns) {
-    if (part != Part::kIdle && 2 * ns >= names.ns)
-      return {"", fmt::format(", most of it {} {}", ahead, times(ns))};
-  }
-  const auto longest = std::ranges::max_element(names.innermost_ns, {},
-                                                [](const auto& each) { return each.second; });
-  if (4 * longest->second < names.ns || names.covered_ns.count(longest->first) == 0) return {};
-  return {longest->first, fmt::format(", much of it in `{}` {}", shown_name(longest->first),
-                                      times(longest->second))};
+  const auto longest =
+      std::ranges::max_element(all, {}, [](const auto& each) { return each.second; });
+  if (longest == all.end()) return {};
+  const std::int64_t ns = std::min(longest->second, sum.part_ns[part]);
+  return text_of(ns, longest->first, [&] {
+    return fmt::format(" ({} of {})", time_text(sum.step_s(ns)),
+                       time_text(sum.step_s(sum.part_ns[part])));
+  });
 }
 
 /// By name; they add up to the parts.
 FindingTable names_table(const TracedRun& run, const RunAccount& account, std::size_t rank) {
   FindingTable table{
       .title = fmt::format("What the host of {} did meanwhile, a step", rank_name(run.ranks[rank])),
-      .columns = {"part", "in", "time", "share of the part"},
+      .columns = {"part", "in", "time", "share of such time"},
       .on_screen = kRowsOnScreen};
   const RankSum sum = rank_sum(account, rank);
   struct Row {
@@ -280,7 +286,7 @@ FindingTable waits_table(const TracedRun& run, const RunAccount& account) {
 /// In their order; if there are too many for a page, those that were exposed longest.
 FindingTable bucket_table(const RunAccount& account) {
   FindingTable table{.title = "Collectives: mean of each",
-                     .columns = {"collective", "size", "times", "from entry to end", "moving",
+                     .columns = {"collective", "size", "times", "from entry to end", "exchanging",
                                  "exposed", "of that waiting", "bus bandwidth"},
                      .on_screen = kRowsOnScreen};
   std::vector<BucketAccount> buckets = account.buckets;
@@ -299,7 +305,9 @@ FindingTable bucket_table(const RunAccount& account) {
                           std::to_string(each.count), mean(each.duration_ns, each.works),
                           mean(each.moving_ns, each.count), mean(each.exposed_ns, each.works),
                           mean(each.waiting_ns, each.works),
-                          rate == 0 ? "-" : fmt::format("{:.2f} GB/s", 1e-9 * rate)});
+                          rate == 0    ? "-"
+                          : rate < 1e8 ? fmt::format("{:.3g} MB/s", 1e-6 * rate)
+                                       : fmt::format("{:.2f} GB/s", 1e-9 * rate)});
   }
   return table;
 }
@@ -341,8 +349,7 @@ std::string change_for_name(const std::string& name) {
       {"Memcpy", "Copy from and to pinned memory, with non_blocking=True, and read results later."},
       {"Malloc",
        "Allocate before the steps, and keep shapes: the allocator asked the device again."},
-      {"Free", "Leave the allocator memory to spare: it gave some back to the device."},
-      {"Optimizer.", "Take a fused or foreach optimizer, or compile its step."}};
+      {"Free", "Leave the allocator memory to spare: it gave some back to the device."}};
   for (const auto& [part, change] : kChanges) {
     if (name.find(part) != name.npos) return std::string(change);
   }
@@ -364,9 +371,10 @@ std::string change_for_name(const std::string& name) {
 
 /// Each by itself: a cause may be part of another one.
 FindingTable fixes_table(const std::vector<TracedFix>& fixes, double step_s) {
-  FindingTable table{.title = "What a step would gain without a cause, replayed",
-                     .columns = {"without", "gain", "of a step"},
-                     .on_screen = kRowsOnScreen};
+  FindingTable table{
+      .title = "What a step would gain without a cause, each by itself; they overlap",
+      .columns = {"without", "gain", "of a step"},
+      .on_screen = kRowsOnScreen};
   for (const TracedFix& each : fixes) {
     table.rows.push_back(
         {shown_name(each.name), time_text(each.gain_s), percent_text(each.gain_s.median / step_s)});
@@ -374,28 +382,38 @@ FindingTable fixes_table(const std::vector<TracedFix>& fixes, double step_s) {
   return table;
 }
 
+/// By what the optimizer does already.
+std::string_view change_of_optimizer(const TraceFile& file) {
+  const auto has = [&](std::string_view what) {
+    return std::ranges::any_of(
+        file.names, [&](const std::string& name) { return name.find(what) != name.npos; });
+  };
+  if (has("Optimizer.step#LBFGS")) return "Let LBFGS do less: a smaller max_iter or history_size.";
+  if (has("::_fused_")) return "Compile the optimizer's step, or update less often.";
+  if (has("::_foreach_")) return "Take the optimizer's fused=True, or compile its step.";
+  return "Take a fused or foreach optimizer, or compile its step.";
+}
+
 /// What shortens a part of a step, with the name of what the host did most of that time.
-std::string change_for(Part part, const std::string& name, bool on_host) {
+std::string change_for(Part part, const std::string& name, bool on_host, const TraceFile& file) {
   constexpr std::pair<Part, std::string_view> kChanges[] = {
       {Part::kHostToDevice, "Copy input from pinned memory on a stream of its own, a step ahead."},
       {Part::kInjected, "Leave out the injected delay."},
-      {Part::kOtherStages,
-       "Even out the stages, or use more micro-batches: a bubble takes 1 / micro-batches of a step "
-       "for each further stage."},
       {Part::kExposedCommunication,
        "Move fewer bytes (16-bit gradients, fewer ranks in a group), or hide them: smaller buckets "
        "start earlier, a larger batch or accumulation gives more to hide behind."},
       {Part::kOtherDevice, "Divide the batch evenly, or use a process for each device."},
       {Part::kEvaluation, "Evaluate less often, on fewer samples, or in larger batches."},
       {Part::kHost,
-       "Queue less or earlier: no .item(), print or synchronization inside the step; fused or "
-       "foreach optimizers, torch.compile, CUDA graphs, or a larger batch."},
+       "Queue less: fused or foreach optimizers, torch.compile, CUDA graphs, or a larger batch."},
       {Part::kIdle,
        "Record what streams wait for (enable_cuda_sync_events of the profiler) to learn what holds "
        "this one."}};
+  if (part == Part::kOptimizer || name.find("Optimizer.") != name.npos) {
+    return std::string(change_of_optimizer(file));
+  }
   if (!name.empty() && part != Part::kIdle) return change_for_name(name);
   if (part == Part::kDataWait) return change_for_name("enumerate(DataLoader)");
-  if (part == Part::kOptimizer) return change_for_name("Optimizer.");
   if (part == Part::kHost && on_host) {
     return "Do less beside the ops: fused or foreach optimizers, torch.compile, or a larger batch "
            "for each step.";
@@ -403,7 +421,8 @@ std::string change_for(Part part, const std::string& name, bool on_host) {
   const auto* const change =
       std::ranges::find(kChanges, part, &std::pair<Part, std::string_view>::first);
   if (change != std::end(kChanges)) return std::string(change->second);
-  return "The step computes: a lower precision, fused kernels, or more ranks shorten it.";
+  return "The step computes: a lower precision or fused kernels (torch.compile), where it has none "
+         "yet, shorten it.";
 }
 
 std::string share_text(std::int64_t ns, const RankSum& of) {
@@ -422,8 +441,116 @@ bool is_start_up(const TracedRank& rank, const RankSum& sum) {
   return sum.steps == 1 && 4 * ns > sum.wall_ns;
 }
 
-/// The bottleneck, and what to change.
-std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& account) {
+/// How to record what would name time of the host.
+std::string recording_text(const TracedRank& rank) {
+  return fmt::format(
+      "{}put record_function(\"...\") around what may take it.",
+      rank.file.has_stacks ? "" : "profile with_stack=True for the functions of Python, or ");
+}
+
+/// Whether nothing covers most of a rank's time in a part.
+bool is_unnamed(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part) {
+  const PartNames names = part_names(run, account, rank, part);
+  std::int64_t named_ns = 0;
+  for (const auto& [name, ns] : names.innermost_ns) {
+    named_ns += names.covered_ns.contains(name) ? ns : 0;
+  }
+  return !run.ranks[rank].file.is_ours && names.ns > 0 && 2 * named_ns < names.ns;
+}
+
+/// Whether it is work that is not known to evaluate.
+bool is_unknown(const TracedRank& rank, Part part) {
+  return part == Part::kEvaluation && !rank.evaluates;
+}
+
+/// What to change about a part on a rank; where nothing tells, what to record.
+std::string advice_for(const TracedRun& run, const RunAccount& account, std::size_t rank,
+                       Part part) {
+  const TracedRank& of = run.ranks[rank];
+  const std::string on = run.ranks.size() > 1 ? ", on " + rank_name(of) : "";
+  if (is_unnamed(run, account, rank, part) && (part != Part::kIdle || of.on_host)) {
+    return fmt::format("{}{}: {}", kToLearn, on, recording_text(of));
+  }
+  if (part == Part::kHost && is_start_up(of, rank_sum(account, rank))) {
+    return "To change: This is start-up, which loads CUDA and its libraries: profile a later step.";
+  }
+  if (is_unknown(of, part)) return "To change: Do it less often, or in another process.";
+  if (part == Part::kExposedCommunication && account.lacks_ranks) {
+    return "To learn which rank is late, or whether bytes take long: give the traces of all ranks.";
+  }
+  return fmt::format(
+      "To change{}: {}", on,
+      change_for(part, cause_in(run, account, rank, part).name, of.on_host, of.file));
+}
+
+std::vector<std::string> late_verdict(const TracedRun& run, const RunAccount& account) {
+  const LateRank late = late_rank_of(account).value();
+  const RankSum others = others_sum(account, late.rank);
+  const std::int64_t waited_ns = waited_for(account, late.rank);
+  const std::string name = rank_name(run.ranks[late.rank]);
+  return {
+      fmt::format("The bottleneck is {}: the others wait {} a step for it, {} of theirs, and it "
+                  "spends {} a step more than they do on {}{}.",
+                  name, time_text(others.step_s(waited_ns)), share_text(waited_ns, others),
+                  time_text(late.excess_s), traits_of(late.longer).words,
+                  cause_in(run, account, late.rank, late.longer).text),
+      traits_of(late.longer).computes
+          ? fmt::format("To change, on {}: It computes longer: divide work evenly, and look "
+                        "for other programs on its device and for a lower clock rate.",
+                        name)
+          : advice_for(run, account, late.rank, late.longer)};
+}
+
+/// Names the stage that the others wait for most, and what it does longer.
+std::vector<std::string> bubble_verdict(const TracedRun& run, const RunAccount& account) {
+  const RankSum all = rank_sum(account);
+  std::size_t rank = 0;
+  for (std::size_t other = 1; other < run.ranks.size(); ++other) {
+    if (waited_for(account, other) > waited_for(account, rank)) rank = other;
+  }
+  const std::int64_t bubble_ns = all.part_ns[Part::kOtherStages];
+  std::string text = fmt::format("The bottleneck is the bubble of the pipeline: {} of a step, {}",
+                                 share_text(bubble_ns, all), time_text(all.step_s(bubble_ns)));
+  const char* const change =
+      "Even out the stages, or use more micro-batches: a bubble takes 1 / micro-batches of a step "
+      "for each further stage.";
+  double excess_s = 0;
+  const Part longer =
+      excess_of(rank_sum(account, rank), others_sum(account, rank), false, excess_s);
+  if (waited_for(account, rank) == 0) return {text + ".", fmt::format("To change: {}", change)};
+  text += ", most of it for " + rank_name(run.ranks[rank]);
+  if (10 * excess_s < all.step_s(bubble_ns))
+    return {text + ".", fmt::format("To change: {}", change)};
+  return {fmt::format("{}, which spends {} a step more than the other stages on {}{}.", text,
+                      time_text(excess_s), traits_of(longer).words,
+                      cause_in(run, account, rank, longer).text),
+          traits_of(longer).computes ? fmt::format("To change: {}", change)
+                                     : advice_for(run, account, rank, longer)};
+}
+
+/// Of the rank that has most of a part.
+std::vector<std::string> part_verdict(const TracedRun& run, const RunAccount& account, Part part) {
+  const RankSum all = rank_sum(account);
+  const std::size_t rank = rank_with_most(account, part);
+  const NamedCause cause = cause_in(run, account, rank, part);
+  std::map<std::int64_t, RankSum> steps;
+  for (const TracedAccount& each : account.accounts) steps[each.number].add(each);
+  std::vector<double> amounts_s;
+  for (const auto& [number, sum] : steps) amounts_s.push_back(sum.step_s(sum.part_ns[part]));
+  return {fmt::format("The bottleneck is {}: {} of a step, {}{}.",
+                      is_unknown(run.ranks[rank], part)
+                          ? "work after the update that autograd does not record"
+                          : subject_of(part),
+                      share_text(all.part_ns[part], all), range_text(amounts_s),
+                      !cause.text.empty()                              ? cause.text
+                      : part == Part::kHost && run.ranks[rank].on_host ? ": Python between ops"
+                                                                       : cause_of(part)),
+          advice_for(run, account, rank, part)};
+}
+
+/// The bottleneck, and what to change: of the first cause, or of work that takes longer.
+std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& account,
+                                       const std::vector<TracedFix>& fixes) {
   for (const TracedRank& rank : run.ranks) {
     if (!rank.lacks_kernels()) continue;
     return {
@@ -433,56 +560,27 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
         "To record it: start the profiler before a CUDA graph is captured, or run without "
         "graphs, and let no other tool profile the device meanwhile."};
   }
-  if (const std::optional<LateRank> late = late_rank_of(account)) {
-    const RankSum others = others_sum(account, late->rank);
-    const std::int64_t waited_ns = waited_for(account, late->rank);
-    const TracedRank& of = run.ranks[late->rank];
-    const std::string name = rank_name(of);
-    const NamedCause cause = cause_in(run, account, late->rank, late->longer);
-    return {
-        fmt::format("The bottleneck is {}: the others wait {} a step for it, {} of theirs, and it "
-                    "spends {} a step more than they do on {}{}.",
-                    name, time_text(others.step_s(waited_ns)), share_text(waited_ns, others),
-                    time_text(late->excess_s), traits_of(late->longer).words, cause.text),
-        fmt::format("To change, on {}: {}", name,
-                    traits_of(late->longer).computes
-                        ? "It computes longer: divide work evenly, and look for other programs on "
-                          "its device and for a lower clock rate."
-                        : change_for(late->longer, cause.name, of.on_host))};
-  }
   const RankSum all = rank_sum(account);
-  const Part longest =
-      *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return all.part_ns[each]; });
-  const bool is_exposed = longest == Part::kExposedCommunication;
-  if (is_exposed && 2 * all.waiting_ns > all.part_ns[longest]) {
-    return {fmt::format("The bottleneck is that ranks wait for each other in turns: {} a step, {} "
-                        "of it.",
-                        time_text(all.step_s(all.waiting_ns)), share_text(all.waiting_ns, all)),
-            "To change: Even out what differs from step to step: the size of samples, input, "
-            "garbage collection, other programs on a rank's cores."};
+  const Part work = *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) {
+    return traits_of(each).computes ? all.part_ns[each] : -1;
+  });
+  const TracedFix first = fixes.empty() ? TracedFix{.part = work} : fixes.front();
+  using Kind = TracedFix::Kind;
+  if (first.kind == Kind::kLateRank) return late_verdict(run, account);
+  const double first_s = std::max(first.gain_s.median, all.step_s(all.part_ns[first.part]));
+  if (all.step_s(all.part_ns[work]) > first_s) {
+    std::vector<std::string> sentences = part_verdict(run, account, work);
+    sentences[1] += fmt::format(" Without {} a step would gain {}.", shown_name(first.name),
+                                time_text(first.gain_s.median));
+    return sentences;
   }
-  // Of the rank that has most of it.
-  const auto ns_of = [&](std::size_t rank) { return rank_sum(account, rank).part_ns[longest]; };
-  std::size_t rank = 0;
-  for (std::size_t other = 1; other < run.ranks.size(); ++other) {
-    if (ns_of(other) > ns_of(rank)) rank = other;
-  }
-  const NamedCause cause = cause_in(run, account, rank, longest);
-  const bool on_host = run.ranks[rank].on_host;
-  const bool is_unknown = longest == Part::kEvaluation && !run.ranks[rank].evaluates;
-  return {fmt::format(
-              "The bottleneck is {}: {} of a step, {}{}.",
-              is_unknown ? "work after the update that autograd does not record" : name_of(longest),
-              share_text(all.part_ns[longest], all), time_text(all.step_s(all.part_ns[longest])),
-              !cause.text.empty()                 ? cause.text
-              : longest == Part::kHost && on_host ? ": Python between ops"
-                                                  : cause_of(longest)),
-          fmt::format(
-              "To change: {}",
-              longest == Part::kHost && is_start_up(run.ranks[rank], rank_sum(account, rank))
-                  ? "This is start-up, which loads CUDA and its libraries: profile a later step."
-              : is_unknown ? "Do it less often, or in another process."
-                           : change_for(longest, cause.name, on_host))};
+  if (first.kind == Kind::kBubble) return bubble_verdict(run, account);
+  if (first.kind != Kind::kTurns) return part_verdict(run, account, first.part);
+  return {fmt::format("The bottleneck is that ranks wait for each other in turns: {} a step, {} "
+                      "of it.",
+                      time_text(all.step_s(all.waiting_ns)), share_text(all.waiting_ns, all)),
+          "To change: Even out what differs from step to step: the size of samples, input, "
+          "garbage collection, other programs on a rank's cores."};
 }
 
 /// What takes longer in an outlier than in the usual steps, and where.
@@ -533,10 +631,10 @@ void add_gaps_of_rank(const TracedRank& rank, std::vector<std::string>& sentence
     if (count > 0) sentences.push_back(what);
   };
   const auto are = [](std::int64_t count) { return count == 1 ? "is" : "are"; };
-  add(empty,
-      fmt::format("Of the steps of {}, {} without any work {} left out.", name, empty, are(empty)));
-  add(cut,
-      fmt::format("Of the steps of {}, {} that the profile cut {} left out.", name, cut, are(cut)));
+  add(empty, fmt::format("{} of {} without any work {} left out.", counted(empty, "step"), name,
+                         are(empty)));
+  add(cut, fmt::format("{} of {}, cut by the profile, {} left out.", counted(cut, "step"), name,
+                       are(cut)));
   add(rank.backlog, fmt::format("The first step of {} begins when the device has done what was "
                                 "launched before it: {}.",
                                 name, counted(rank.backlog, "kernel")));
@@ -576,20 +674,24 @@ void add_unnamed(const TracedRun& run, const RunAccount& account, std::size_t ra
                  std::vector<std::string>& sentences) {
   const RankSum sum = rank_sum(account, rank);
   const TracedRank& of = run.ranks[rank];
-  std::int64_t ns = 0;
+  std::int64_t ns = 0, loads_ns = 0;
   for (const TracedAccount& each : account.accounts) {
     if (each.rank != rank) continue;
     for (const auto& [time, time_ns] : each.named_ns) {
+      if (of.names.path(time.path).empty()) ns += time_ns;
       const bool is_loader = innermost_name(of, time).starts_with("enumerate(DataLoader)#_Single");
-      if (of.names.path(time.path).empty() || is_loader) ns += time_ns;
+      if (is_loader) loads_ns += time_ns;
     }
   }
+  if (10 * loads_ns > sum.wall_ns) {
+    sentences.push_back(fmt::format(
+        "What the DataLoader of {} does in {} a step is not in the trace: profile with_stack=True.",
+        rank_name(of), time_text(sum.step_s(loads_ns))));
+  }
   if (ns == 0 || 10 * ns < sum.wall_ns) return;
-  sentences.push_back(fmt::format(
-      "Nothing in the trace of {} names {} a step of its host's time: {}put "
-      "record_function(\"...\") around what may take it.",
-      rank_name(of), time_text(sum.step_s(ns)),
-      of.file.has_stacks ? "" : "profile with_stack=True for the functions of Python, or "));
+  sentences.push_back(
+      fmt::format("Nothing in the trace of {} names {} a step of its host's time: {}",
+                  rank_name(of), time_text(sum.step_s(ns)), recording_text(of)));
 }
 
 /// Says in which steps forward has half as many calls again as in most, and backward has not: all
@@ -631,7 +733,8 @@ void add_unfollowed(const TracedRun& run, const TracedRank& rank,
 }
 
 /// What the traces do not tell, and what takes its place.
-std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account) {
+std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account,
+                                 bool says_unnamed) {
   std::vector<std::string> sentences;
   std::vector<std::string> no_launch, no_waits, on_host;
   for (const TracedRank& rank : run.ranks) {
@@ -655,11 +758,14 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
         time_text(ns_seconds(rank.shift_error_ns))));
   }
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    if (!run.ranks[rank].file.is_ours) add_unnamed(run, account, rank, sentences);
+    if (!run.ranks[rank].file.is_ours && !says_unnamed) {
+      add_unnamed(run, account, rank, sentences);
+    }
   }
   const auto say = [&](const char* what, const std::vector<std::string>& ranks, const char* so) {
     if (ranks.empty()) return;
-    sentences.push_back(fmt::format("No {} in the trace of {}: {}.", what, list_text(ranks), so));
+    sentences.push_back(fmt::format("No {} in the {} of {}: {}.", what,
+                                    ranks.size() == 1 ? "trace" : "traces", list_text(ranks), so));
   };
   say("device", on_host,
       "the account is that of the thread that trains, and its time between ops is the host's "
@@ -668,14 +774,10 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
       "a late host cannot be told from an idle device, and all computing counts as forward");
   say("waits between streams", no_waits,
       "what ended last before a stream went on counts as what held it");
-  const bool is_partial = std::ranges::any_of(run.exchanges, [&](const TracedExchange& each) {
-    return !each.last_begin_ns && std::ranges::any_of(each.works, [&](std::size_t work) {
-      return run.works[work].part == Part::kExposedCommunication;
-    });
-  });
-  if (is_partial) {
+  if (account.lacks_ranks) {
     sentences.push_back(
-        "Not every rank's trace is here, so waiting for the last rank counts as moving bytes.");
+        "Not every rank's trace is here, so waiting for the last rank is not told from "
+        "exchanging.");
   }
   return sentences;
 }
@@ -684,7 +786,7 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
 /// many came before. PyTorch's profiler counts from where it was started, so its 0 says nothing.
 std::string traced_checklist(const TracedRun& run, const RunAccount& account) {
   std::set<std::int64_t> steps;
-  for (const TracedAccount& each : account.accounts) steps.insert(each.number);
+  for (const TracedAccount& each : account.all()) steps.insert(each.number);
   Conditions known{.source = "trace", .steps = std::ssize(steps)};
   const bool is_ours =
       std::ranges::all_of(run.ranks, [](const TracedRank& rank) { return rank.file.is_ours; });
@@ -694,8 +796,10 @@ std::string traced_checklist(const TracedRun& run, const RunAccount& account) {
 
 /// One step of all ranks: the account of each, and its communication.
 Plot picture_of(const TracedRun& run, const RunAccount& account) {
-  const TracedAccount& chosen = account.accounts[account.accounts.size() / 2];
-  Plot plot{.title = fmt::format("Step {} of all ranks", chosen.number),
+  std::vector<TracedAccount> by_wall = account.accounts;
+  std::ranges::stable_sort(by_wall, {}, &TracedAccount::wall_ns);
+  const TracedAccount& chosen = by_wall[by_wall.size() / 2];
+  Plot plot{.title = fmt::format("Step {} of all ranks, of median length", chosen.number),
             .x_label = "ms since the step began",
             .is_timeline = true};
   std::optional<std::int64_t> origin_ns;
@@ -732,7 +836,7 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
       const bool is_split = stretch.part == Part::kExposedCommunication && stretch.held_by;
       const std::int64_t border_ns =
           is_split ? moving_from(run, stretch.held_by->run, times) : times.end_ns;
-      add(stretch.part, false, times.begin_ns, border_ns);
+      add(stretch.part, is_split && account.lacks_ranks, times.begin_ns, border_ns);
       if (is_split) add(stretch.part, true, border_ns, times.end_ns);
     });
     bool communicates = false;
@@ -744,9 +848,8 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
     }
   }
   for (auto& [what, each] : series) {
-    each.name = what.first != Part::kExposedCommunication ? name_of(what.first)
-                : what.second                             ? kMovingBytes
-                                                          : kWaitingForRank;
+    const bool is_split = what.first == Part::kExposedCommunication && !account.lacks_ranks;
+    each.name = !is_split ? name_of(what.first) : what.second ? kExchanging : kWaitingForRank;
     plot.series.push_back(std::move(each));
   }
   if (!messages.spans.empty()) plot.series.push_back(std::move(messages));
@@ -754,14 +857,13 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
 }
 
 /// The commands that show whether a change helped.
-std::string verifying_text(const TracedRun& run) {
+std::string verifying_text(const std::vector<std::filesystem::path>& given) {
   std::string traces;
-  for (const TracedRank& rank : run.ranks) traces += " " + rank.file.path.string();
-  if (run.ranks.size() > 2) traces = " TRACES";
+  for (const auto& path : given) traces += " " + typed(path);
   return fmt::format(
-      "To verify a change: mlp_lab explain{} --output before; after it, mlp_lab "
-      "explain before/results.json NEW_TRACE.",
-      on_one_line(traces));
+      "To verify a change: mlp_lab explain{} --output before; then, with the new traces in the "
+      "folder after: mlp_lab explain before/results.json after",
+      traces);
 }
 
 }  // namespace
@@ -780,6 +882,15 @@ RankSum others_sum(const RunAccount& account, std::size_t rank) {
     if (each.rank != rank) others.add(each);
   }
   return others;
+}
+
+std::size_t rank_with_most(const RunAccount& account, Part part) {
+  const auto ns = [&](std::size_t rank) { return rank_sum(account, rank).part_ns[part]; };
+  std::size_t most = 0;
+  for (std::size_t rank = 1; rank < account.waited_ns.size(); ++rank) {
+    if (ns(rank) > ns(most)) most = rank;
+  }
+  return most;
 }
 
 Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s) {
@@ -807,6 +918,17 @@ std::optional<LateRank> late_rank_of(const RunAccount& account) {
   if (!is_long || others.step_s(waited_ns) < 2 * own.step_s(waits_ns)) return std::nullopt;
   late.longer = excess_of(own, others, false, late.excess_s);
   return late.excess_s > 0 ? std::optional(late) : std::nullopt;
+}
+
+std::string typed(const std::filesystem::path& path) {
+  std::string text = on_one_line(path.string());
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./,:=@%+-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
+  for (std::size_t at = text.find('\''); at != text.npos; at = text.find('\'', at + 4)) {
+    text.replace(at, 1, "'\\''");
+  }
+  return "'" + text + "'";
 }
 
 std::string shown_name(const std::string& of) {
@@ -855,6 +977,51 @@ std::string steps_text(const TracedRun& run, const RunAccount& account) {
       cause_of_outlier(run, account, longest->first));
 }
 
+NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part) {
+  const TracedRank& of = run.ranks[rank];
+  const PartNames names = part_names(run, account, rank, part);
+  if (2 * names.ns <= rank_sum(account, rank).part_ns[part]) {
+    return cause_at_work(run, account, rank, part);
+  }
+  const auto times_of = [&](const auto& counts) {
+    return amount_text(account, rank, part, [&](const TracedAccount& each) {
+      std::int64_t sum_ns = 0;
+      for (const auto& [time, ns] : each.named_ns) {
+        sum_ns += time.part == part && counts(time) ? ns : 0;
+      }
+      return sum_ns;
+    });
+  };
+  // Of names that cover most of it, each of which has the next one within it, the innermost.
+  const std::pair<const std::string, std::int64_t>* cause = nullptr;
+  for (const auto& each : names.covered_ns) {
+    const bool is_inner = cause == nullptr || each.second < cause->second;
+    if (2 * each.second >= names.ns && is_inner) cause = &each;
+  }
+  const char* const in = part == Part::kIdle && !of.on_host ? "while the host was in" : "in";
+  if (cause != nullptr) {
+    const auto covers = [&](const NamedTime& time) {
+      return std::ranges::any_of(of.names.path(time.path),
+                                 [&](std::size_t i) { return of.names.name(i) == cause->first; });
+    };
+    return {cause->first,
+            fmt::format(", most of it {} `{}`{}", in, shown_name(cause->first), times_of(covers))};
+  }
+  for (const auto& [ahead, ns] : names.ahead_ns) {
+    if (part == Part::kIdle || 2 * ns < names.ns) continue;
+    const auto is_ahead = [&](const NamedTime& time) { return ahead_text(time) == ahead; };
+    return {"", fmt::format(", most of it {}{}", ahead, times_of(is_ahead))};
+  }
+  const auto longest = std::ranges::max_element(names.innermost_ns, {},
+                                                [](const auto& each) { return each.second; });
+  if (4 * longest->second < names.ns || names.covered_ns.count(longest->first) == 0) return {};
+  const auto is_in = [&](const NamedTime& time) {
+    return innermost_name(of, time) == longest->first;
+  };
+  return {longest->first,
+          fmt::format(", much of it {} `{}`{}", in, shown_name(longest->first), times_of(is_in))};
+}
+
 std::string cause_text(const TracedRun& run, const RunAccount& account, std::size_t rank,
                        Part part) {
   std::string text = cause_in(run, account, rank, part).text;
@@ -862,8 +1029,9 @@ std::string cause_text(const TracedRun& run, const RunAccount& account, std::siz
 }
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {
-  const std::vector<std::string> verdict = trace_verdict(run, account),
-                                 gaps = gaps_of(run, account);
+  const std::vector<TracedFix> fixes = fixes_of(run, account);
+  const std::vector<std::string> verdict = trace_verdict(run, account, fixes),
+                                 gaps = gaps_of(run, account, verdict[1].starts_with(kToLearn));
   Findings findings{.timed = {verdict.begin(), verdict.end()},
                     .untimed = {gaps.begin(), gaps.end()}};
   if (std::string text = steps_text(run, account); !text.empty()) {
@@ -876,7 +1044,7 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   const std::size_t rank = late_rank_of(account).value_or(LateRank{}).rank;
   const RankSum all = rank_sum(account);
   findings.tables = {mean_table(run, account), names_table(run, account, rank),
-                     fixes_table(fixes_of(run, account), all.step_s(all.wall_ns)),
+                     fixes_table(fixes, all.step_s(all.wall_ns)),
                      operator_table_of(run, account, rank)};
   if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
   findings.tables.insert(findings.tables.end(), {bucket_table(account), breakdown_table(run),
@@ -897,10 +1065,11 @@ void require_steps(const TracedRun& run, const RunAccount& account) {
                "profile at least two steps of a run whose steps overlap");
 }
 
-Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine) {
+Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine,
+                   const std::vector<std::filesystem::path>& given) {
   require_steps(run, account);
   Findings findings = findings_of(run, account);
-  findings.timed.emplace_back(verifying_text(run));
+  findings.timed.emplace_back(verifying_text(given));
   Findings mlp = mlp_findings(run, account, machine);
   std::ranges::move(mlp.timed, std::back_inserter(findings.untimed));
   std::ranges::move(mlp.tables, std::back_inserter(findings.tables));
@@ -909,8 +1078,10 @@ Findings explained(const TracedRun& run, const RunAccount& account, const std::s
 
 std::string explained_json(std::vector<TraceFile> files) {
   using nlohmann::json;
+  std::vector<std::filesystem::path> given;
+  for (const TraceFile& each : files) given.push_back(each.path);
   const TracedRun run = run_from(std::move(files));
-  const Findings findings = explained(run, account_of(run), "");
+  const Findings findings = explained(run, account_of(run), "", given);
   json tables = json::array(), plots = json::array();
   for (const FindingTable& each : findings.tables) {
     tables.push_back({{"title", each.title}, {"columns", each.columns}, {"rows", each.rows}});

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,12 +42,15 @@ struct RankSum {
 RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank = std::nullopt);
 RankSum others_sum(const RunAccount& account, std::size_t rank);
 
+/// The rank that has most of a part.
+std::size_t rank_with_most(const RunAccount& account, Part part);
+
 /// What takes longer in one sum than in the other: exchanges, or anything else; and by how much.
 Part excess_of(const RankSum& own, const RankSum& others, bool in_exchanges, double& excess_s);
 
 // Exposed communication, in tables and in the picture.
 inline constexpr std::string_view kWaitingForRank = "waiting for the last rank";
-inline constexpr std::string_view kMovingBytes = "moving bytes";
+inline constexpr std::string_view kExchanging = "exchanging";
 
 /// A rank that is late step by step, and why.
 struct LateRank {
@@ -59,7 +63,14 @@ struct LateRank {
 /// as long.
 std::optional<LateRank> late_rank_of(const RunAccount& account);
 
-/// What most of a part is, behind its name: ", most of it in `augment` (27.1 ms of 31.4 ms)".
+/// What most of a part's time has in common.
+struct NamedCause {
+  std::string name{};  // empty if only what comes next is known
+  std::string text{};  // ", most of it in `augment` (27.1 ms of 31.4 ms)"
+};
+NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part);
+
+/// Its text, or what makes the part long anywhere.
 std::string cause_text(const TracedRun& run, const RunAccount& account, std::size_t rank,
                        Part part);
 
@@ -77,7 +88,9 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
 
 /// Both together, the sentence about the model last. Throws Error: also kBadData if no step is
 /// complete.
-Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine);
+/// `given`: as which files, folders or patterns the traces were given.
+Findings explained(const TracedRun& run, const RunAccount& account, const std::string& machine,
+                   const std::vector<std::filesystem::path>& given);
 
 /// Throws Error(kBadData) if no step is complete.
 void require_steps(const TracedRun& run, const RunAccount& account);
@@ -129,6 +142,9 @@ struct TraceDifference {
 TraceDifference difference_of(const StepPieces& a, const StepPieces& b);
 /// The members of its results.json.
 EventJson difference_json(const StepPieces& a, const StepPieces& b, const TraceDifference& of);
+
+/// A path as one types it in a shell.
+std::string typed(const std::filesystem::path& path);
 
 /// A name of a trace, as it is shown: a kernel's may have a thousand characters.
 std::string shown_name(const std::string& name);

@@ -1,5 +1,7 @@
 #include "lab/explain/trace_account.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -395,8 +397,8 @@ std::vector<DeviceBreakdown> breakdowns_of(const TracedRun& run) {
 }
 
 std::string ahead_text(const NamedTime& time) {
-  return time.before ? "ahead of " + std::string(traits_of(*time.before).words)
-                     : "at the end of the step";
+  return time.before ? fmt::format("before {}", subject_of(*time.before))
+                     : "after the last op of the step";
 }
 
 std::string innermost_name(const TracedRank& rank, const NamedTime& time) {
@@ -420,16 +422,23 @@ RunAccount account_of(const TracedRun& run) {
       wall_ns = std::max(wall_ns, step.wall_end_ns - step.wall_begin_ns);
     }
   }
-  std::vector<double> walls;
-  for (const auto& [number, ns] : walls_ns) walls.push_back(static_cast<double>(ns));
-  const double limit_ns = walls.empty() ? 0 : 2 * median(walls);
-  std::set<std::int64_t> usual, longer;
-  for (const auto& [number, ns] : walls_ns) {
-    (static_cast<double>(ns) >= limit_ns ? longer : usual).insert(number);
+  std::vector<std::int64_t> walls;
+  for (const auto& [number, ns] : walls_ns) walls.push_back(ns);
+  std::ranges::sort(walls);
+  std::int64_t limit_ns = kNever;
+  for (std::size_t count = 1; 5 * count <= walls.size(); ++count) {
+    const auto first = walls.end() - static_cast<std::ptrdiff_t>(count);
+    if (*first >= 2 * *std::prev(first)) limit_ns = *first;
   }
-  if (5 * longer.size() > walls_ns.size()) usual.merge(longer);
+  std::set<std::int64_t> usual, longer;
+  for (const auto& [number, ns] : walls_ns) (ns >= limit_ns ? longer : usual).insert(number);
   RunAccount account = RunSums(run, usual).take();
   if (!longer.empty()) account.outliers = RunSums(run, longer).take().accounts;
+  account.lacks_ranks = std::ranges::any_of(run.exchanges, [&](const TracedExchange& each) {
+    return !each.last_begin_ns && std::ranges::any_of(each.works, [&](std::size_t work) {
+      return run.works[work].part == Part::kExposedCommunication;
+    });
+  });
   return account;
 }
 

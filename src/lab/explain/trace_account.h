@@ -61,7 +61,7 @@ struct NamedTime {
   friend auto operator<=>(const NamedTime&, const NamedTime&) = default;
 };
 
-/// "ahead of forward", "at the end of the step".
+/// "before the forward pass", "after the last op of the step".
 std::string ahead_text(const NamedTime& time);
 /// Its innermost name, else ahead_text().
 std::string innermost_name(const TracedRank& rank, const NamedTime& time);
@@ -104,10 +104,12 @@ struct BucketAccount {
 /// The steps of a run, of every rank.
 struct RunAccount {
   std::vector<TracedAccount> accounts{};  // by step, then rank
-  /// Those of steps that take at least twice as long as the median, if they are a fifth of all or
-  /// fewer; everything else is about the others.
+  /// Those of the longest steps, a fifth of all or fewer, that take at least twice as long as any
+  /// other; everything else is about the others.
   std::vector<TracedAccount> outliers{};
   std::vector<BucketAccount> buckets{};
+  /// Whether the last entry into a collective is unknown, for want of a rank's trace.
+  bool lacks_ranks = false;
   /// waited_ns[a][b]: how long rank a waited for rank b in exposed communication.
   std::vector<std::vector<std::int64_t>> waited_ns{};
 
@@ -118,9 +120,17 @@ struct RunAccount {
 RunAccount account_of(const TracedRun& run);
 
 /// Something that can be removed, and what a step of the run would gain without it: the steps are
-/// replayed, in which a rank enters its exchanges as much earlier as it gained. It is what the host
-/// does, that a rank is slower than the others, the bubble of a pipeline, or transfers.
+/// replayed, in which a rank enters its exchanges as much earlier as it gained.
 struct TracedFix {
+  enum class Kind {
+    kName,       // what the host does
+    kPart,       // a part that is no work, of which no name is half
+    kLateRank,   // what a rank does longer than the others
+    kTurns,      // ranks wait for each other in turns
+    kBubble,     // a stage of a pipeline waits for others, but for the slowest one
+    kExchanges,  // collectives, from the last rank's entry on
+  };
+  Kind kind = Kind::kName;
   Part part = Part::kHost;
   std::string name{};
   /// In the mean of steps and ranks. The low end is what is seen in the account; the high one adds
@@ -128,7 +138,9 @@ struct TracedFix {
   Estimate gain_s{};
 };
 
-/// The longest first.
+/// The one ranking of causes: the sentence about the bottleneck is about the first, unless work
+/// takes longer. It is what gains most, or a late rank that gains half as much or more; of names
+/// within each other, that which cause_in() takes.
 std::vector<TracedFix> fixes_of(const TracedRun& run, const RunAccount& account);
 
 /// By rank, the seconds that all its steps would gain on a network that moves bytes in no time.

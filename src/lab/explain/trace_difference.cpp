@@ -70,6 +70,7 @@ std::string change_of(const StepPiece& a, const StepPiece& b) {
                        number_text(a.calls), number_text(b.calls));
   }
   const double a_s = a.seconds / a.calls, b_s = b.seconds / b.calls;
+  if (std::abs(b_s - a_s) <= 0.01 * a_s) return "";
   return fmt::format("{} per call: {} to {}", b_s > a_s ? "slower" : "faster", time_text(a_s),
                      time_text(b_s));
 }
@@ -163,7 +164,18 @@ StepPieces pieces_of(const TracedRun& run, const RunAccount& account) {
       if (has_names(stretch)) return;
       const std::string name =
           stretch.held_by ? work_name(run, run.works[stretch.held_by->run]) : std::string();
-      all.pieces[{stretch.part, name}].seconds += stretch.seconds();
+      double waits_s = 0;
+      if (stretch.part == Part::kExposedCommunication && stretch.held_by) {
+        const HostStretch times = times_of(rank.steps[each.step], stretch);
+        const TracedExchange* const exchange = run.exchange_of(stretch.held_by->run);
+        waits_s = ns_seconds(moving_from(run, stretch.held_by->run, times) - times.begin_ns);
+        if (waits_s > 0) {
+          all.pieces[{stretch.part, fmt::format("{}: waiting for rank {}", name,
+                                                run.ranks[*exchange->last_rank].rank)}]
+              .seconds += waits_s;
+        }
+      }
+      all.pieces[{stretch.part, name}].seconds += stretch.seconds() - waits_s;
     });
     for (const std::size_t i : rank.works_of_step[each.step]) {
       const TracedWork& work = run.works[i];
@@ -259,23 +271,38 @@ TraceDifference difference_of(const StepPieces& a, const StepPieces& b) {
   sentences.emplace_back(steps.word == Word::kTooFewStarts
                              ? fmt::format("{} of each are too few to call one faster.",
                                            counted(static_cast<std::int64_t>(steps.rounds), "step"))
-                             : text_of(steps, "in B", "in A"));
+                             : text_of(steps, "in this run of B", "in that of A"));
+  sentences.emplace_back(
+      "One run of each, and runs of the same program differ: repeat both before you believe a "
+      "small "
+      "difference.");
+  if (a.ranks.size() != b.ranks.size()) {
+    sentences.emplace_back(
+        fmt::format("A has {} and B {}: means over ranks are not of the same ranks.",
+                    counted(std::ssize(a.ranks), "rank"), counted(std::ssize(b.ranks), "rank")));
+  }
   const double more_s = b.wall_s - a.wall_s;
   std::string mean = fmt::format("A step of B takes {} and one of A {}, in the mean: {}",
                                  time_text(b.wall_s), time_text(a.wall_s), signed_time(more_s));
+  const auto part_s = [&](Part part) {
+    return (b.seconds_of(part) - a.seconds_of(part)) * (more_s < 0 ? -1 : 1);
+  };
+  const Part part = *std::ranges::max_element(kValuesOf<Part>, {}, part_s);
   const auto change_s = [&](const PieceKey& key) { return b.of(key).seconds - a.of(key).seconds; };
-  const auto largest =
-      std::ranges::find_if(order, [&](const PieceKey& key) { return change_s(key) * more_s > 0; });
+  const auto largest = std::ranges::find_if(
+      order, [&](const PieceKey& key) { return key.first == part && change_s(key) * more_s > 0; });
   if (largest != order.end()) {
     const std::string change = change_of(a.of(*largest), b.of(*largest));
-    mean += fmt::format("; {} of it in {}, `{}`{}", signed_time(change_s(*largest)),
-                        traits_of(largest->first).words, shown_name(largest->second),
+    mean += fmt::format("; {} of it in {}, most in `{}` ({}{})",
+                        signed_time(b.seconds_of(part) - a.seconds_of(part)), traits_of(part).words,
+                        shown_name(largest->second), signed_time(change_s(*largest)),
                         change.empty() ? "" : ", " + change);
   }
   sentences.emplace_back(mean + ".");
   for (const auto& [name, side] : {std::pair("A", &a), {"B", &b}}) {
     if (side->outliers.empty()) continue;
-    sentences.emplace_back(fmt::format("Steps of {} are left out: {}", name, side->outliers));
+    sentences.emplace_back(
+        fmt::format("Of {}: {} The longer ones are left out.", name, side->outliers));
   }
   return difference;
 }

@@ -327,6 +327,12 @@ bool is_of_user(std::string_view function) {
                               [&](auto each) { return function.find(each) != function.npos; });
 }
 
+/// Whether it is a node of autograd's graph, or backward of a user's Function: "MulBackward0".
+bool is_node_of_backward(std::string_view op) {
+  const auto last = op.find_last_not_of("0123456789");
+  return op.find(':') == op.npos && op.substr(0, last + 1).ends_with("Backward");
+}
+
 /// Collects the events of a file.
 class TraceCollector {
  public:
@@ -390,7 +396,8 @@ class TraceCollector {
     switch (event.kind) {
       case Kind::kOp:
         event.is_backward = integer_or(args, "Fwd thread id", 0) > 0 ||
-                            name.starts_with("autograd::engine::evaluate_function");
+                            name.starts_with("autograd::engine::evaluate_function") ||
+                            is_node_of_backward(name);
         event.correlation = integer_or(args, "Sequence number", -1);
         event.is_recorded = event.correlation >= 0 && !only_reads(name);
         if (name == "aten::linear" || name == "aten::addmm") event.details = add_linear(name, args);
@@ -612,6 +619,12 @@ bool only_reads(std::string_view op) {
 bool has_within(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event) {
   const auto after = std::ranges::upper_bound(moments_ns, event.begin_ns);
   return after != moments_ns.end() && *after < event.end_ns;
+}
+
+bool has_passes_in_update(const TraceFile& file) {
+  return std::ranges::any_of(file.events, [&](const TraceEvent& event) {
+    return event.is_update && has_within(file.backward_ns, event);
+  });
 }
 
 void refuse_trace(const std::filesystem::path& path, std::string why, const char* remedy) {

@@ -174,6 +174,9 @@ bool only_reads(std::string_view op);
 /// Whether one of these moments, which are ascending, is within an event.
 bool has_within(const std::vector<std::int64_t>& moments_ns, const TraceEvent& event);
 
+/// Whether an optimizer's step has backward passes in it, as that of LBFGS has.
+bool has_passes_in_update(const TraceFile& file);
+
 /// Reads a trace. Throws Error(kBadData) if it is none, or has no event with a duration.
 TraceFile read_trace_file(const TraceSource& source);
 

@@ -16,17 +16,13 @@
 namespace barestep {
 namespace {
 
-constexpr std::size_t kMostNames = 6, kMostCauses = kMostNames + 3;
+constexpr std::size_t kMostNames = 6, kMostCauses = kMostNames + 3 + 2 * kValuesOf<Part>.size();
+
+using FixKind = TracedFix::Kind;
 
 /// What is taken out of the steps.
 struct RemovableCause {
-  enum class Kind {
-    kName,       // what the host does
-    kLateRank,   // what a rank does longer than the others
-    kBubble,     // a stage waits for others, but for the slowest one
-    kTransfers,  // bytes move
-  };
-  Kind kind = Kind::kName;
+  FixKind kind = FixKind::kName;
   Part part = Part::kHost;
   std::string name{};
   std::size_t rank = 0;  // that is late
@@ -52,8 +48,10 @@ std::vector<RemovableCause> named_causes(const TracedRun& run, const RunAccount&
   for (const TracedAccount& each : account.accounts) {
     const TracedRank& rank = run.ranks[each.rank];
     for (const auto& [time, ns] : each.named_ns) {
-      if (rank.names.path(time.path).empty()) continue;
-      sums[{time.part, innermost_name(rank, time)}] += ns;
+      const bool is_idle = time.part == Part::kIdle && !rank.on_host;  // the host waits, too
+      const std::string name = innermost_name(rank, time);
+      if (rank.names.path(time.path).empty() || is_idle || names_phase(name)) continue;
+      sums[{time.part, name}] += ns;
     }
   }
   std::vector<std::pair<std::int64_t, RemovableCause>> longest;
@@ -72,22 +70,39 @@ std::vector<RemovableCause> named_causes(const TracedRun& run, const RunAccount&
   return causes;
 }
 
+/// The name that the sentence about a part has.
+std::string leading_name(const TracedRun& run, const RunAccount& account, Part part) {
+  return cause_in(run, account, rank_with_most(account, part), part).name;
+}
+
 std::vector<RemovableCause> causes_of(const TracedRun& run, const RunAccount& account) {
-  using enum RemovableCause::Kind;
+  using enum FixKind;
   const RankSum all = rank_sum(account);
   const std::int64_t least_ns = std::max<std::int64_t>(1, all.wall_ns / 100);
   std::vector<RemovableCause> causes = named_causes(run, account, least_ns);
+  for (const Part part : kValuesOf<Part>) {
+    const bool has_cause =
+        part == Part::kOtherStages || (part == Part::kExposedCommunication && !account.lacks_ranks);
+    if (all.part_ns[part] < least_ns || traits_of(part).computes || has_cause) continue;
+    const std::string name = leading_name(run, account, part);
+    const bool is_new = !name.empty() && part != Part::kIdle &&
+                        std::ranges::find(causes, name, &RemovableCause::name) == causes.end();
+    if (is_new) causes.push_back({kName, part, name});
+    causes.push_back({kPart, part, std::string(traits_of(part).words)});
+  }
   if (const std::optional<LateRank> late = late_rank_of(account)) {
     const RankSum own = rank_sum(account, late->rank);
     causes.push_back({kLateRank, late->longer,
                       fmt::format("rank {} slower than the others", run.ranks[late->rank].rank),
                       late->rank, late->excess_s / own.step_s(own.part_ns[late->longer])});
+  } else if (all.waiting_ns >= least_ns) {
+    causes.push_back({kTurns, Part::kExposedCommunication, "ranks that wait in turns"});
   }
   if (all.part_ns[Part::kOtherStages] >= least_ns) {
     causes.push_back({kBubble, Part::kOtherStages, "the bubble of the pipeline"});
   }
-  if (all.moving_ns() >= least_ns) {
-    causes.push_back({kTransfers, Part::kExposedCommunication, std::string(kMovingBytes)});
+  if (all.moving_ns() >= least_ns && !account.lacks_ranks) {
+    causes.push_back({kExchanges, Part::kExposedCommunication, std::string(kExchanging)});
   }
   return causes;
 }
@@ -167,7 +182,7 @@ class Replay {
       sum_s += gain_s;
       least_s = std::min(least_s, gain_s);
     }
-    const bool is_of_all = causes_[number].kind == RemovableCause::Kind::kBubble;
+    const bool is_of_all = causes_[number].kind == FixKind::kBubble;
     of.gains_s.push_back(is_of_all ? least_s : sum_s / static_cast<double>(accounts.size()));
   }
 
@@ -199,7 +214,7 @@ class Replay {
       last_ns = std::max(last_ns, work.begin_ns - gained_at(gained[work.rank], work.begin_ns));
     }
     std::int64_t moved_ns = each.times.end_ns - *each.exchange->last_begin_ns;
-    if (causes_[number].kind == RemovableCause::Kind::kTransfers) {
+    if (causes_[number].kind == FixKind::kExchanges) {
       moved_ns = std::min<std::int64_t>(moved_ns, 0);
     }
     const std::int64_t begin_ns = each.times.begin_ns - gained[each.rank].back().ns;
@@ -224,7 +239,7 @@ class Replay {
         const TracedExchange* const exchange = run_.exchange_of(stretch.held_by->run);
         if (exchange != nullptr && exchange->last_begin_ns) found.exchange = exchange;
       }
-      add_part(stretch.part, found);
+      add_part(stretch, found);
       const bool is_fixed = found.seen_ns != CauseTimes{} || found.unseen_ns != CauseTimes{};
       if (is_fixed || found.is_late_host || found.exchange != nullptr) stretches_.push_back(found);
     });
@@ -237,21 +252,26 @@ class Replay {
       const bool has = std::ranges::any_of(rank.names.path(path), [&](std::size_t name) {
         return rank.names.name(name) == causes_[i].name;
       });
-      if (has && causes_[i].kind == RemovableCause::Kind::kName) all.push_back(i);
+      if (has && causes_[i].kind == FixKind::kName) all.push_back(i);
     }
     return all;
   }
 
   /// What a stretch loses by its part.
-  void add_part(Part part, FixableStretch& found) const {
-    using enum RemovableCause::Kind;
+  void add_part(const CauseSpan& stretch, FixableStretch& found) const {
+    using enum FixKind;
     for (std::size_t i = 0; i < causes_.size(); ++i) {
       const RemovableCause& cause = causes_[i];
-      if (cause.kind == kName || cause.part != part) continue;
+      if (cause.kind == kName || cause.part != stretch.part) continue;
       if (cause.kind == kLateRank && cause.rank == found.rank) {
         found.seen_ns.at(i) = std::llround(cause.share * static_cast<double>(found.times.ns()));
       }
-      const bool is_whole = cause.kind == kBubble || (cause.kind == kTransfers && !found.exchange);
+      if (cause.kind == kTurns && found.exchange != nullptr) {
+        found.seen_ns.at(i) =
+            moving_from(run_, stretch.held_by->run, found.times) - found.times.begin_ns;
+      }
+      const bool is_whole = cause.kind == kPart || cause.kind == kBubble ||
+                            (cause.kind == kExchanges && found.exchange == nullptr);
       if (is_whole) found.seen_ns.at(i) = found.times.ns();
     }
   }
@@ -262,29 +282,57 @@ class Replay {
   std::vector<Replayed> replayed_;         // two of each cause
 };
 
+double gain(const TracedFix& fix) {
+  return fix.gain_s.median;
+}
+
+/// Leaves out the parts of which another cause is half, and puts the first cause in its place.
+void rank_first(const TracedRun& run, const RunAccount& account, std::vector<TracedFix>& fixes) {
+  std::erase_if(fixes, [&, all = fixes](const TracedFix& each) {
+    return each.kind == FixKind::kPart && std::ranges::any_of(all, [&](const TracedFix& other) {
+             return other.kind != FixKind::kPart && other.part == each.part &&
+                    2 * gain(other) >= gain(each);
+           });
+  });
+  const auto put_first = [&](auto found) {
+    if (found != fixes.end()) std::rotate(fixes.begin(), found, std::next(found));
+  };
+  if (fixes.empty()) return;
+  if (fixes.front().kind == FixKind::kName) {
+    put_first(
+        std::ranges::find(fixes, leading_name(run, account, fixes.front().part), &TracedFix::name));
+  }
+  put_first(std::ranges::find_if(fixes, [&](const TracedFix& each) {
+    return each.kind == FixKind::kLateRank && 2 * gain(each) >= gain(fixes.front());
+  }));
+}
+
 }  // namespace
 
 std::vector<TracedFix> fixes_of(const TracedRun& run, const RunAccount& account) {
   const std::vector<RemovableCause> causes = causes_of(run, account);
   if (causes.empty()) return {};
   const Replay replay(run, account, causes);
+  const RankSum all = rank_sum(account);
+  const double wall_s = all.step_s(all.wall_ns);
   std::vector<TracedFix> fixes;
   for (std::size_t i = 0; i < causes.size(); ++i) {
     const std::vector<double>& seen_s = replay.gains(i, false);
     const Statistics seen = statistics_of(seen_s), most = statistics_of(replay.gains(i, true));
     const double errors = 2 / std::sqrt(static_cast<double>(seen_s.size()));
-    fixes.push_back({causes[i].part,
+    fixes.push_back({causes[i].kind,
+                     causes[i].part,
                      causes[i].name,
                      {seen.mean, std::max(0.0, seen.mean - errors * seen.stddev),
-                      most.mean + errors * most.stddev}});
+                      std::min(wall_s, most.mean + errors * most.stddev)}});
   }
-  std::ranges::stable_sort(fixes, std::greater(),
-                           [](const TracedFix& each) { return each.gain_s.median; });
+  std::ranges::stable_sort(fixes, std::greater(), gain);
+  rank_first(run, account, fixes);
   return fixes;
 }
 
 std::vector<double> ideal_network_gains(const TracedRun& run, const RunAccount& account) {
-  return Replay(run, account, {{RemovableCause::Kind::kTransfers, Part::kExposedCommunication, ""}})
+  return Replay(run, account, {{FixKind::kExchanges, Part::kExposedCommunication, ""}})
       .rank_gains(0);
 }
 

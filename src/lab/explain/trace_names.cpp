@@ -56,7 +56,8 @@ class ScopeReader {
     const bool is_in_op = event.begin_ns < thread.op_ends_ns;
     if (event.kind == Kind::kAnnotation) {
       if (!is_step(event) && event.collective < 0) add(event, name);
-    } else if (event.kind == Kind::kOp && on_device_ && !is_in_op && !is_wrapper(name)) {
+    } else if (event.kind == Kind::kOp && (on_device_ || only_reads(name)) && !is_in_op &&
+               !is_wrapper(name)) {
       thread.op_ends_ns = event.end_ns;
       thread.op = event.name;
       add(event, name);
@@ -75,7 +76,7 @@ class ScopeReader {
   }
 
   void add(const TraceEvent& event, const std::string& name) {
-    if (event.end_ns <= event.begin_ns) return;
+    if (event.end_ns <= event.begin_ns || name == "unknown") return;  // a name PyTorch cannot write
     const auto [at, is_new] = numbers_.try_emplace(name, names_.size());
     if (is_new) names_.push_back(name);
     scopes_.push_back({{event.begin_ns, event.end_ns}, at->second});

@@ -57,6 +57,13 @@ constexpr bool is_compilation(std::string_view name) {
   return name.ends_with("(dynamo_timed)");
 }
 
+/// Whether a name is that of a whole pass, and so of no cause.
+constexpr bool names_phase(std::string_view name) {
+  return name.starts_with("DistributedDataParallel.") ||
+         name.starts_with("FullyShardedDataParallel.") || name.starts_with("## ") ||
+         name.starts_with("nn.Module: ");
+}
+
 /// The name under which that stands.
 constexpr std::string_view kCompilation = "torch.compile";
 

@@ -103,10 +103,7 @@ std::vector<MeasuredStep> measured_steps(const TracedRun& run) {
   if (std::ranges::count(gradients, 0, &TraceFile::Gradient::bytes) > 0) {
     refuse("lacks the shapes of gradients", "profile with record_shapes=True");
   }
-  const auto has_passes = [&](const TraceEvent& event) {
-    return event.is_update && has_within(rank.file.backward_ns, event);
-  };
-  if (std::ranges::any_of(rank.file.events, has_passes)) {
+  if (has_passes_in_update(rank.file)) {
     refuse("has backward passes within an update, each of which DDP would reduce",
            "give the trace of an optimizer without a closure");
   }
@@ -268,7 +265,7 @@ std::string verifying_text_of(const TracedRun& run, int ranks) {
   return fmt::format(
       "To verify: profile it under DDP (torchrun --nproc-per-node {}), a trace for each rank in a "
       "folder, and run mlp_lab explain --scaling {} FOLDER --problem weak.",
-      ranks, on_one_line(run.ranks.front().file.path.string()));
+      ranks, typed(run.ranks.front().file.path));
 }
 
 }  // namespace

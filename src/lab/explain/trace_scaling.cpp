@@ -47,10 +47,9 @@ std::string waits_text(const TracedRun& run, const RunAccount& account, std::siz
   const auto most = std::ranges::max_element(account.waited_ns[rank]);
   const auto other = static_cast<std::size_t>(most - account.waited_ns[rank].begin());
   const std::int64_t stages_ns = sum.part_ns[Part::kOtherStages];
-  return fmt::format(
-      "rank {} waits {} for others, most for {}", run.ranks[rank].rank,
-      time_text(sum.step_s(sum.waiting_ns + stages_ns)),
-      stages_ns > sum.waiting_ns ? "other stages" : fmt::format("rank {}", run.ranks[other].rank));
+  return fmt::format("rank {} waits {} for others, most for {}", run.ranks[rank].rank,
+                     time_text(sum.step_s(sum.waiting_ns + stages_ns)),
+                     *most == 0 ? "other stages" : fmt::format("rank {}", run.ranks[other].rank));
 }
 
 /// The collective whose bytes move longest while nothing else goes on.
@@ -60,7 +59,7 @@ std::string moving_text(const RunAccount& account) {
   };
   const auto most = std::ranges::max_element(account.buckets, {}, moving_ns);
   const RankSum all = rank_sum(account);
-  std::string text = "moving bytes, " + time_text(all.step_s(all.moving_ns()));
+  std::string text = "exchanging, " + time_text(all.step_s(all.moving_ns()));
   if (most == account.buckets.end()) return text;
   return text + fmt::format(", most in {}: {}", most->text(),
                             time_text(ns_seconds(moving_ns(*most)) /
@@ -112,7 +111,7 @@ void find_factors(std::vector<ScalingRun>& runs) {
     };
     const Part part = *std::ranges::max_element(kValuesOf<Part>, {}, excess_s);
     run.causes[kComputation] =
-        fmt::format("ranks spend {} more in the mean on {} than on {} for as much work{}",
+        fmt::format("ranks spend {} more in the mean on {} than on {} for the same work{}",
                     time_text(excess_s(part)), traits_of(part).words, counted(base.ranks, "rank"),
                     run.named[part]);
   }
@@ -158,7 +157,7 @@ std::vector<Finding> scaling_sentences(const std::vector<ScalingRun>& runs, Scal
   }
   if (&knee == &base) {
     sentences.emplace_back(
-        fmt::format("Nothing speaks for more than {}: mend the largest loss first.", ranks(base)));
+        fmt::format("More than {} does not pay: fix the largest loss first.", ranks(base)));
     return sentences;
   }
   std::vector<std::string> counts, losses;
@@ -319,7 +318,7 @@ ExplainAnswer scaling_answer(std::vector<ScalingRun> runs, std::optional<Scaling
                        .findings = {.timed = scaling_sentences(runs, problem),
                                     .tables = scaling_tables(runs),
                                     .plots = {scaling_plot(runs)}}};
-  const auto path = [](const ScalingRun& run) { return on_one_line(run.path.string()); };
+  const auto path = [](const ScalingRun& run) { return typed(run.path); };
   answer.findings.timed.emplace_back(fmt::format(
       "To see what {} do: mlp_lab explain {}. To verify a change, profile it on as many: mlp_lab "
       "explain --scaling {} NEW_TRACES{}.",

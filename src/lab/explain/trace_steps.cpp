@@ -436,7 +436,8 @@ class RankReader {
     const std::string_view name = name_of_event(event);
     const bool compiles = is_compilation(name);
     const bool is_op = event.kind == TraceEvent::Kind::kOp && !is_loader(name) &&
-                       thread.place.collective() < 0;  // its copies are no work of their own
+                       thread.place.collective() < 0 &&  // its copies are no work of their own
+                       !only_reads(name);                // the host's
     if (!is_op && !is_exchange && !compiles) return false;
     const bool is_outermost = is_op && !compiles && !thread.place.is_in_op();
     const bool posts = is_op && is_collective_post(name);
@@ -1119,12 +1120,13 @@ TracedMoments moments_of(const TracedRun& run, const TracedRank& rank) {
   return moments;
 }
 
+std::int64_t end_ns(const TraceFile& file) {
+  return std::ranges::max_element(file.events, {}, &TraceEvent::end_ns)->end_ns;
+}
+
 /// Refuses a second cycle of a profiler's schedule: it is no other rank. Files of one process at
 /// the same time are of its devices, or of containers that number their processes alike.
 void require_other_process(const TracedRun& run, const TraceFile& file) {
-  const auto end_ns = [](const TraceFile& of) {
-    return std::ranges::max_element(of.events, {}, &TraceEvent::end_ns)->end_ns;
-  };
   for (const TracedRank& each : run.ranks) {
     const bool is_told = file.rank && each.file.rank;
     if (is_told || file.is_ours || file.process.empty() || file.process != each.file.process) {
@@ -1137,6 +1139,47 @@ void require_other_process(const TracedRun& run, const TraceFile& file) {
                  fmt::format("is of the process of '{}' at another time, so it is no other rank",
                              each.file.path.string()),
                  "explain each cycle of a profiler's schedule by itself");
+  }
+}
+
+/// Refuses traces of several jobs. Ranks of one are numbered, or meet in a collective, and run at
+/// the same time, as far as clocks of two machines agree.
+void require_one_job(const TracedRun& run) {
+  constexpr std::int64_t kApartNs = 5'000'000'000;
+  std::set<std::size_t> meet;
+  for (const TracedExchange& each : run.exchanges) {
+    for (const std::size_t i : each.works) {
+      if (each.works.size() > 1) meet.insert(run.works[i].rank);
+    }
+  }
+  const TraceFile& first = run.ranks.front().file;
+  const std::int64_t count = std::ssize(run.ranks);
+  for (std::size_t rank = 1; rank < run.ranks.size(); ++rank) {
+    const TraceFile& file = run.ranks[rank].file;
+    const auto refuse = [&](const std::string& why) {
+      refuse_trace(file.path, why,
+                   "give the traces of one job, or a folder for each of two runs to compare them");
+    };
+    const auto other = first.path.string();
+    const auto [least, most] = std::minmax(first.world_size, file.world_size);
+    if (least > 0 && least != most) {
+      refuse(fmt::format("is of a job of {}, and '{}' of one of {}",
+                         counted(file.world_size, "rank"), other, first.world_size));
+    }
+    if (most > 0 && most < count) {
+      refuse(fmt::format("is of a job of {}, and {} are given", counted(most, "rank"),
+                         counted(count, "trace")));
+    }
+    if (!(file.rank && first.rank) && !meet.contains(rank)) {
+      refuse(fmt::format(
+          "has no collective in common with '{}', and they do not both tell their rank", other));
+    }
+    const std::int64_t apart_ns = std::max(file.events.front().begin_ns - end_ns(first),
+                                           first.events.front().begin_ns - end_ns(file));
+    if (apart_ns > kApartNs) {
+      refuse(fmt::format("was recorded {} apart from '{}'",
+                         time_text(1e-9 * static_cast<double>(apart_ns)), other));
+    }
   }
 }
 
@@ -1220,6 +1263,7 @@ TracedRun run_from(std::vector<TraceFile> files) {
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) RankReader(run, rank).read();
   link_nodes(run);
   match_exchanges(run);
+  require_one_job(run);
   for (std::size_t rank = 1; rank < run.ranks.size(); ++rank) align_clock(run, rank);
   find_last_ranks(run);
   for (TracedRank& rank : run.ranks) rank.moments = moments_of(run, rank);

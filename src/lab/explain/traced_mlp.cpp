@@ -208,6 +208,13 @@ std::optional<OptimizerKind> optimizer_in(const TraceFile& file) {
   return std::nullopt;
 }
 
+/// Whether updates are of several optimizers, of one that is none of ours, or have passes in them.
+bool has_other_updates(const TraceFile& file) {
+  const auto optimizers = std::ranges::count_if(
+      file.names, [](std::string_view name) { return name.starts_with("Optimizer.step#"); });
+  return optimizers > 1 || (optimizers == 1 && !optimizer_in(file)) || has_passes_in_update(file);
+}
+
 /// The card whose name begins with the GPU's model: "h100-nvlink" for "NVIDIA H100 80GB HBM3".
 std::string card_for(std::string_view gpu) {
   const std::string model = lower(std::string(gpu));
@@ -284,7 +291,7 @@ Findings mlp_findings(const TracedRun& run, const RunAccount& account, const std
   // A stage of a pipeline has some of the layers.
   const bool is_stage = std::ranges::any_of(first.file.collectives, &TracedCollective::is_message);
   const std::optional<TracedMlp> mlp = PassReader(first).mlp();
-  if (!mlp || is_stage) return {};
+  if (!mlp || is_stage || has_other_updates(first.file)) return {};
   const std::string name = machine.empty() ? card_for(first.file.gpu) : machine;
   std::optional<MachineCard> card;
   if (!name.empty()) card = load_card(name);

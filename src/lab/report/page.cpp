@@ -225,8 +225,8 @@ std::string markdown_text(std::string_view text) {
 }
 
 std::string markdown_table(const FindingTable& table) {
-  std::string text =
-      fmt::format("**{}**\n\n{}|", markdown_text(table.title), markdown_row(table.columns));
+  std::string text = markdown_row(table.columns) + "|";
+  if (!table.title.empty()) text = fmt::format("**{}**\n\n{}", markdown_text(table.title), text);
   for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
   text += "\n";
   for (const auto& row : table.rows) text += markdown_row(row);

@@ -35,6 +35,7 @@ void write_page(const std::filesystem::path& folder, const Page& page,
 
 /// Escapes what Markdown would read as markup, for lines and for cells.
 std::string markdown_text(std::string_view text);
+/// Without a title if that is empty.
 std::string markdown_table(const FindingTable& table);
 
 /// A link to the section with this title, as Markdown.

@@ -38,7 +38,7 @@ const std::vector<PlotPart>& plot_parts() {
     }
     const std::initializer_list<PlotPart> others = {
         {"communication", 1}, {"waiting for the last rank", 11},
-        {"moving bytes", 1},  {"parameters", 0},
+        {"exchanging", 1},    {"parameters", 0},
         {"gradients", 2},     {"activations", 5},
         {"data", 4},          {"workspace", 7},
         {"measured", 0},      {"simulated", 1},
