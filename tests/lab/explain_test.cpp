@@ -791,6 +791,25 @@ TEST_F(Explain, KeepsABadStepOutOfTheTypicalOne) {
   EXPECT_EQ(findings.tables.back().rows.size(), 20U) << "every step";
 }
 
+TEST_F(Explain, KeepsABadStepOutOfThree) {
+  const auto sentence = [&](double last) {
+    MadeTrace trace;
+    double at = 0;
+    for (int step = 0; step < 3; ++step) {
+      const double wall = step < 2 ? 100 : last;
+      trace.on_host("user_annotation", fmt::format("ProfilerStep#{}", step), at, wall)
+          .on_host("cpu_op", "aten::linear", at, 90);
+      at += wall;
+    }
+    const TracedRun run = run_of({trace.text()});
+    return findings_of(run, account_of(run)).timed[0].text;
+  };
+  EXPECT_THAT(sentence(400),
+              StartsWith("2 of 3 steps take 100 us in the median (100 us to 100 us), "
+                         "but step 2 takes 4.00 times as long: host"));
+  EXPECT_THAT(sentence(390), StartsWith("The bottleneck is")) << "too few to tell";
+}
+
 /// Half of the steps are long, so none of them is an outlier.
 TEST_F(Explain, SaysHowLongStepsTake) {
   MadeTrace trace;

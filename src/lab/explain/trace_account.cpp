@@ -426,10 +426,12 @@ RunAccount account_of(const TracedRun& run) {
   for (const auto& [number, ns] : walls_ns) walls.push_back(ns);
   std::ranges::sort(walls);
   std::int64_t limit_ns = kNever;
-  for (std::size_t count = 1; 5 * count <= walls.size(); ++count) {
+  const auto leave_out = [&](std::size_t count, std::int64_t times) {
     const auto first = walls.end() - static_cast<std::ptrdiff_t>(count);
-    if (*first >= 2 * *std::prev(first)) limit_ns = *first;
-  }
+    if (*first >= times * *std::prev(first)) limit_ns = *first;
+  };
+  for (std::size_t count = 1; 5 * count <= walls.size(); ++count) leave_out(count, 2);
+  if (walls.size() == 3 || walls.size() == 4) leave_out(1, 4);
   std::set<std::int64_t> usual, longer;
   for (const auto& [number, ns] : walls_ns) (ns >= limit_ns ? longer : usual).insert(number);
   RunAccount account = RunSums(run, usual).take();

@@ -105,7 +105,8 @@ struct BucketAccount {
 struct RunAccount {
   std::vector<TracedAccount> accounts{};  // by step, then rank
   /// Those of the longest steps, a fifth of all or fewer, that take at least twice as long as any
-  /// other; everything else is about the others.
+  /// other, and one of three or four that takes four times as long; everything else is about the
+  /// others.
   std::vector<TracedAccount> outliers{};
   std::vector<BucketAccount> buckets{};
   /// Whether the last entry into a collective is unknown, for want of a rank's trace.
