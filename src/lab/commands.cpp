@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -98,6 +99,7 @@ StudyIdentity identity_of(const StudyOptions& options) {
                          .options = options.given,
                          .machine = this_machine(),
                          .version = options.version};
+  if (std::filesystem::exists(options.before)) identity.sheet = hash_of_sheet(options.before);
   identity.on_gpu = options.device != "cpu" && identity.machine.gpus > 0;
   if (options.device == "cuda" && !identity.on_gpu) {
     fail(ExitCode::kNoDevice, {"--device", "cuda", "there is no GPU here", "use --device cpu"});
@@ -196,6 +198,23 @@ void require_pytorch(const StudyOptions& options) {
   pytorch_version(options.python);
 }
 
+/// Names the logs in a folder that are of no case.
+void note_other_logs(const Study& study, const std::vector<const Experiment*>& requested,
+                     const std::filesystem::path& logs) {
+  std::set<std::string> known;
+  for (const Experiment* const experiment : requested) {
+    for (const Case& what : experiment->cases(study.setting())) {
+      known.insert(fmt::format("{}.{}.log", experiment->name, what.key));
+    }
+  }
+  for (const std::filesystem::path& file : files_below(logs)) {
+    const std::string name = file.filename().string();
+    if (!name.ends_with(".log") || known.contains(name)) continue;
+    print_note("mlp_lab",
+               fmt::format("'{}' is not read: its name is that of no case", on_one_line(name)));
+  }
+}
+
 /// Measures the parts of these experiments that the study in `output` lacks, and writes its report.
 Report measured_report(const StudyOptions& options,
                        const std::vector<const Experiment*>& requested) {
@@ -214,6 +233,7 @@ Report measured_report(const StudyOptions& options,
             "name a folder with EXPERIMENT.CASE.log, such as batch-sweep.batch-32.log"});
     }
     for (const Experiment* experiment : requested) study.keep_logs(*experiment, options.logs);
+    note_other_logs(study, requested, options.logs);
   }
   let_signals_stop_children();
   const Programs programs(folder_of_program(), options.python);
@@ -312,9 +332,11 @@ void what_if(StudyOptions options, Run run, bool checks) {
 namespace {
 
 /// The sheet filled in from the study that its experiments ask for, if they ask for any.
-std::string filled_sheet(const SheetOptions& options, const Sheet& sheet) {
+std::string filled_sheet(SheetOptions options, const Sheet& sheet) {
   const MachineCard gpus = load_card(options.machine);
   const std::vector<const Experiment*> requested = experiments_of(sheet);
+  options.study.before =
+      std::filesystem::path(options.name).parent_path() / (sheet.name + std::string(kBeforeEnding));
   Report report = requested.empty() ? Report{} : measured_report(options.study, requested);
   std::erase_if(report.sections, [&](const ReportSection& section) {
     return std::ranges::find(requested, section.experiment) == requested.end();

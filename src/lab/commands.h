@@ -22,6 +22,7 @@ struct StudyOptions {
   std::string device = "auto";
   std::filesystem::path logs{};          // folder of logs of other programs; empty: none
   std::filesystem::path card{};          // from an earlier measurement; empty: measured now
+  std::filesystem::path before{};        // a sheet as it was before the first run, if it is there
   std::optional<std::int64_t> memory{};  // limit of the runs' memory in bytes; default: all free
   bool quick = false;
   bool wait_quiet = false;         // for other programs to leave the cores alone

@@ -552,6 +552,19 @@ TEST_F(AClass, TakesAFigureWithItsUnitAndAnyThousands) {
               Contains(Field(&Mistake::text, HasSubstr("batch-32.seconds is written '"))));
 }
 
+TEST_F(AClass, SaysWhyNoVariantCanBeDrawn) {
+  const auto with = [&](const std::string& vary) {
+    return file("own.md", "---\nvary: " + vary + "\n---\n# A\n\n{{batch-sweep.linear}}\n").string();
+  };
+  expect_error(ExitCode::kConfiguration,
+               "sheet 'own': its header varies batch-size, which changes no run; change 'vary'",
+               [&] { new_one("Anna\n", with("batch-size 16 to 64 by 16")); });
+  expect_error(ExitCode::kConfiguration,
+               "of 500 drawn variants for Bo, 0 are out of the band of 50 %, 0 have other answers "
+               "than the middle one or are too large, and 500 are others'",
+               [&] { new_one("Anna\nBo\n", with("seed 1 to 1")); });
+}
+
 TEST_F(AClass, RefusesNamesThatAreNone) {
   expect_error(ExitCode::kBadData, "there is no name in line 1", [&] { new_one("name\n\n"); });
   expect_error(ExitCode::kBadData, "'Anna' stands twice, the second time in line 3",
@@ -654,7 +667,8 @@ TEST_F(AClass, OfSixtyIsCaughtAsWhatItIs) {
   const std::string page = read_file(folder() / "grades/class.md");
   EXPECT_THAT(page, HasSubstr("| batch-sweep.batch-32.seconds | 55 |"));
   EXPECT_THAT(
-      page, HasSubstr("- Measured on a busy machine, so some times decide nothing: Õie Žukova 47"));
+      page,
+      HasSubstr("- Measured on a busy machine, so some times decide nothing: Õie Žukova 47 ("));
   EXPECT_THAT(page, HasSubstr("- Õie Žukova 42 handed in the variant of Õie Žukova 0.\n"));
   EXPECT_THAT(read_file(folder() / "grades/students" / (plan.students[0].folder + ".md")),
               HasSubstr("somebody else handed in these files, which costs you nothing"));
@@ -949,6 +963,29 @@ TEST_F(AClass, LeavesPredictionsToTheTeacherHoweverCloseTheyAre) {
   EXPECT_EQ(mark_of(2).points, 0);
 }
 
+TEST_F(AClass, SaysWhetherPredictionsWereChangedAfterTheFirstRun) {
+  const ClassPlan plan = new_one("Anna\nBo\n");
+  for (const Student& each : plan.students) {
+    std::filesystem::create_directories(handed(each));
+    predict(plan, each, "Three times as many, since the update stays as it is.");
+    StudyIdentity identity = identity_of(plan, each);
+    identity.sheet = hash_of_sheet(handed(each) / "practical3-before.md");
+    Study(handed(each) / "results", identity);
+    std::filesystem::create_directory(handed(each) / "results/runs");
+    hand_in(plan, each);
+  }
+  predict(plan, plan.students[1], "1.83 times as many.");
+  const GradedClass grades = grade(plan);
+  const auto text_of = [&](std::size_t student) {
+    return std::ranges::find(grades.students[student].marks, MarkedBy::kPrediction,
+                             [](const Mark& each) { return each.item->by; })
+        ->text;
+  };
+  EXPECT_THAT(text_of(0), StartsWith("In what run.sh kept before the first run. Marked"));
+  EXPECT_THAT(text_of(1), StartsWith("In what run.sh kept before the first run, but that was "
+                                     "changed after it. Marked"));
+}
+
 TEST_F(AClass, VariesThePausesOfOtherSheets) {
   const ClassPlan plan = new_class({.sheet = "homework1",
                                     .students = file("names.csv", names_of(5)),
@@ -1010,6 +1047,70 @@ TEST_F(AClass, NamesWhatCannotBe) {
                                                "do not add up to their time"))));
   EXPECT_THAT(grades.students[1].mistakes,
               Contains(Field(&Mistake::text, HasSubstr("and the products alone at least "))));
+}
+
+TEST_F(AClass, NamesFilesOfAStudyThatWereEdited) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\nDi\n");
+  for (const Student& each : plan.students) {
+    hand_in(plan, each);
+    Study::open(handed(each) / "results").keep_card(gpus_);
+  }
+  const auto edit = [&](std::size_t student, const char* name, const std::string& from,
+                        const char* to) {
+    const std::filesystem::path path = handed(plan.students[student]) / "results" / name;
+    std::string text = read_file(path);
+    write_file(path, text.replace(text.find(from), from.size(), to));
+  };
+  edit(0, "study.json", "made up", "Xeon");
+  edit(1, "machine.json", "T4", "H200");
+  edit(3, "study.json", "\"quick\": true", "\"quick\": false");
+  const GradedClass grades = grade(plan);
+  const auto is_altered = [](const std::string& text) {
+    return ElementsAre(
+        testing::AllOf(Field(&Mistake::kind, MistakeKind::kAltered), Field(&Mistake::text, text)));
+  };
+  EXPECT_THAT(grades.students[0].mistakes, is_altered("study.json is not as the run wrote it"));
+  EXPECT_THAT(grades.students[1].mistakes, is_altered("machine.json is not as the run wrote it"));
+  EXPECT_EQ(grades.students[1].marks[0].points, 0);
+  EXPECT_THAT(grades.students[2].mistakes, IsEmpty());
+  EXPECT_TRUE(grades.students[3].has(MistakeKind::kAltered));
+  EXPECT_THAT(grades.students[3].mistakes,
+              Contains(Field(&Mistake::text, testing::EndsWith(" --quick"))));
+}
+
+TEST_F(AClass, NamesFiguresOfAnotherSheetWhereThereAreNoRecords) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\n");
+  hand_in(plan, plan.students[0]);
+  hand_in(plan, plan.students[2]);
+  std::filesystem::create_directories(handed(plan.students[1]) / "results");
+  std::filesystem::copy_file(sheet_of(plan.students[0]), sheet_of(plan.students[1]));
+  std::filesystem::remove_all(handed(plan.students[2]) / "results/runs");
+  std::filesystem::remove(handed(plan.students[2]) / "results/study.json");
+  const GradedClass grades = grade(plan);
+  EXPECT_THAT(grades.students[0].mistakes, IsEmpty());
+  EXPECT_THAT(grades.students[1].mistakes,
+              Contains(Field(&Mistake::text, "another student's sheet has the same figures")));
+  EXPECT_FALSE(grades.students[2].has(MistakeKind::kCopied));
+}
+
+TEST_F(AClass, GradesWhatIsLeftBesideADamagedRecord) {
+  const ClassPlan plan = new_one("Anna\nBo\n");
+  for (const Student& each : plan.students) hand_in(plan, each);
+  const auto record = [&](std::size_t student, int round) {
+    return handed(plan.students[student]) /
+           fmt::format("results/runs/batch-sweep/batch-64.{}.json", round);
+  };
+  write_file(record(0, 1), "{");
+  for (int round = 0; round < 9; ++round) write_file(record(1, round), "{");
+  const GradedClass grades = grade(plan);
+  EXPECT_THAT(grades.students[0].mistakes,
+              ElementsAre(Field(&Mistake::text,
+                                "batch-64.1.json of batch-sweep cannot be read, so figures of "
+                                "batch-sweep are not compared")));
+  for (const std::size_t check : {0U, 1U, 2U}) EXPECT_EQ(grades.students[0].marks[check].points, 2);
+  EXPECT_THAT(grades.students[1].mistakes,
+              Contains(Field(&Mistake::text, HasSubstr("batch-64.8.json': is not JSON"))));
+  EXPECT_EQ(grades.students[1].marks[0].points, 0);
 }
 
 TEST_F(AClass, TellsWhatIsMissingOrUnreadable) {
@@ -1109,6 +1210,12 @@ TEST_F(SheetWithHeader, IsRefusedWithLineAndRemedy) {
       {"---\n| identity | 2 | |\n---\n",
        "line '2': own.md has a table without its titles there; write '| check | points"},
       {"---\nvary: dim 9 to 2\n---\n", "line '2': own.md has a range without a value there"},
+      {"---\nvary: dim 896 to 900 by 64\n---\n",
+       "line '2': own.md has a step that is larger than its range there; write"},
+      {"---\nvary: lr 1 to 3\n---\n",
+       "line '2': own.md has 'lr', which is no option of whole numbers there; write 'vary: dim"},
+      {"---\n| check | points | by |\n| --- | --- | --- |\n| identity | 1 | text |\n---\n",
+       "line '4': own.md has a way of marking for identity, a check of the program there; leave"},
       {"---\nvary: dmi 1 to 2\n---\n",
        "line '2': own.md has an option that no run takes (option '--dmi'"},
       {"---\nmeasure: warmup, warmpu\n---\n",

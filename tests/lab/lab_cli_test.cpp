@@ -297,6 +297,19 @@ TEST_F(MlpLab, StartsRanksItself) {
   EXPECT_TRUE(start.at("lost_share").is_number());
 }
 
+TEST_F(MlpLab, NamesLogsOfASheetThatAreOfNoCase) {
+  file("sweep.md", "# Sweep\n\n| Time |\n| --- |\n| {{batch-sweep.batch-32.time}} |\n");
+  std::filesystem::create_directories(folder() / "logs");
+  for (const char* name : {"sweep.batch-32", "sweep.batch-64", "sweep.batch-128", "sweep-32"}) {
+    write_file(folder() / fmt::format("logs/batch-{}.log", name),
+               "Step 00 | Step time: 0.0100s\nStep 01 | Step time: 0.0100s\n");
+  }
+  const ProcessResult filled = succeeded(run({"sheet", "sweep.md", "--quick", "--figures", "--logs",
+                                              "logs", "--device", "cpu", "--card", card()}));
+  EXPECT_THAT(filled.err, HasSubstr("'batch-sweep-32.log' is not read: its name is that of no"));
+  EXPECT_EQ(all_matches(filled.err, "is not read").size(), 1U) << filled.err;
+}
+
 TEST_F(MlpLab, RepeatsARunOfRanksToGradeIt) {
   if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
   file("ranks.md", R"(---

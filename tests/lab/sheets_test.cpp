@@ -661,7 +661,10 @@ TEST_F(OwnSheet, GivesTheReasonWhereAnExperimentIsInvalid) {
   const Sheet four = own("On GPUs {{simulated.strong-scaling.ranks-4.speed-up}}.\n");
   const Report none;
   EXPECT_EQ(markdown_of(four, SheetRuns(none, load_card("t4")), SheetCopy::kFilled),
-            "These GPUs have no such figure.\n\n");
+            "Not simulated: the card of one T4 has 1 device.\n\n");
+  const Sheet bf16 = own("On GPUs {{simulated.precision.bf16-64.time}}.\n");
+  EXPECT_EQ(markdown_of(bf16, SheetRuns(none, load_card("t4")), SheetCopy::kFilled),
+            "Not simulated: the card of one T4 has no rate of products in bf16.\n\n");
 }
 
 TEST_F(OwnSheet, ConcludesNothingWhereRanksShareACore) {

@@ -274,6 +274,19 @@ TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
                [&] { Study(output(), identity()); });
 }
 
+TEST_F(StudyTest, KeepsTheHashOfASheetFromItsFirstRunOn) {
+  StudyIdentity asked = identity();
+  const auto kept = [&](const std::string& sheet) {
+    asked.sheet = sheet;
+    return Study(output(), asked).identity().sheet;
+  };
+  EXPECT_EQ(kept("a"), "a");
+  EXPECT_EQ(kept("b"), "b") << "nothing was run";
+  std::filesystem::create_directory(output() / "runs");
+  EXPECT_EQ(kept("c"), "b");
+  EXPECT_THAT(Study::open(output()).altered_files(), IsEmpty());
+}
+
 TEST_F(StudyTest, IsMadeByOneProgramAtATime) {
   std::optional<Study> first(std::in_place, output(), identity(), kStarts);
   expect_error(ExitCode::kTryAgain,

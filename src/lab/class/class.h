@@ -90,6 +90,9 @@ ClassPlan load_class(const std::filesystem::path& folder);
 /// run.sh was first called, and SHEET-figures.md the one whose tables it filled in.
 constexpr std::string_view kBeforeEnding = "-before.md", kFiguresEnding = "-figures.md";
 
+/// Of its text, however lines end. A study keeps that of SHEET-before.md from its first run on.
+std::string hash_of_sheet(const std::filesystem::path& file);
+
 /// A case as if each step of all its starts took so long, with these parts.
 Measurement steady(const Case& what, int starts, double step_s,
                    const std::map<std::string, double>& phase_s = {});

@@ -200,7 +200,15 @@ Page class_page(const ClassPlan& plan, const GradedClass& graded) {
     const Points points = earned_points(each);
     table.rows.push_back({each.student->name, points_text(points.given), points_text(points.open),
                           fmt::format("{}", fmt::join(kinds_of(each), ", ")), each.machine});
-    if (each.has(MistakeKind::kBusy)) busy.push_back(each.student->name);
+    std::vector<std::string> disturbed;  // experiments
+    for (const Mistake& one : each.mistakes) {
+      if (one.kind == MistakeKind::kBusy) {
+        disturbed.push_back(one.text.substr(0, one.text.find(':')));
+      }
+    }
+    if (!disturbed.empty()) {
+      busy.push_back(fmt::format("{} ({})", each.student->name, fmt::join(disturbed, ", ")));
+    }
   }
   std::vector<std::string> sentences;
   if (!busy.empty()) {

@@ -303,6 +303,10 @@ std::vector<HandedFigure> figures_of(const Sheet& sheet, const std::string& hand
   return figures;
 }
 
+std::string all_options(const GivenOptions& options, bool quick) {
+  return options_text(options) + (quick ? " --quick" : "");
+}
+
 /// How many checks there were, and how many found nothing.
 struct Tally {
   int passed = 0, all = 0;
@@ -363,8 +367,17 @@ class StudentsWork {
       before_ = questions_of({.name = plan.sheet.name, .text = text_of(files.before)});
       given_ = questions_of({.name = plan.sheet.name, .text = text_of(files.given)});
       if (files.study.empty()) return;
-      const Study study = Study::open(files.study);
+      const Study study =
+          Study::open(files.study, [&](const Experiment& of, const std::filesystem::path& record) {
+            damaged_.insert(of.name);
+            found(MistakeKind::kUnreadable,
+                  fmt::format("{} of {} cannot be read, so figures of {} are not compared",
+                              record.filename().string(), of.name, of.name));
+          });
       identity_ = study.identity();
+      edited_ = study.altered_files();
+      is_from_before_ = identity_->sheet.empty() || files.before.empty() ||
+                        identity_->sheet == hash_of_sheet(files.before);
       report_ = report_of(study);
     });
     if (why) found(MistakeKind::kUnreadable, why->what());
@@ -485,7 +498,7 @@ class StudentsWork {
     graded_.figures = figures_of(plan_.sheet, handed_, [&](std::string_view name) {
       const std::optional<SheetName> figure = sheet_name(name);
       const bool is_there = runs && std::ranges::all_of(figure->experiments, [&](const auto& each) {
-                              return report_->section(each) != nullptr;
+                              return report_->section(each) != nullptr && !damaged_.contains(each);
                             });
       return is_there ? figure->text(*runs) : std::string();
     });
@@ -496,15 +509,18 @@ class StudentsWork {
 
   /// By what the files say, and, if it was run again, by its losses and weights.
   Mark identity(const std::map<std::string, Holders>& holders, const AnotherRun& rerun) {
-    if (!report_) return {.points = 0, .text = "There are no records."};
     const auto before = std::ssize(graded_.mistakes);
-    if (!is_own()) {
+    for (const std::string& file : edited_) {
+      found(MistakeKind::kAltered, fmt::format("{} is not as the run wrote it", file));
+    }
+    if (identity_ && !is_own()) {
       const auto owner = std::ranges::find(plan_.students, identity_->options, &Student::options);
       if (owner != plan_.students.end()) graded_.owner = &*owner;
-      found(MistakeKind::kVariant,
-            fmt::format("the study is of{}, the variant is{}", options_text(identity_->options),
-                        options_text(student().options)));
+      found(MistakeKind::kVariant, fmt::format("the study is of{}, the variant is{}",
+                                               all_options(identity_->options, identity_->quick),
+                                               all_options(student().options, plan_.quick)));
     }
+    if (!report_) return {.points = 0, .text = "There are no records."};
     const bool is_contested = check_starts(holders);
     bool has_logs = false;
     for_cases([&](const Measurement& each, const auto&) { has_logs = has_logs || is_log(each); });
@@ -842,8 +858,10 @@ class StudentsWork {
     if (item.by == MarkedBy::kPrediction) {
       const std::string before = question_in(before_, item.name).answer;
       mark.text = fmt::format(
-          "{} what run.sh kept before the first run. Marked by its reason, not by how close it is.",
-          before.empty() ? "Not in" : "In");
+          "{} what run.sh kept before the first run{}. Marked by its reason, not by how close it "
+          "is.",
+          before.empty() ? "Not in" : "In",
+          before.empty() || is_from_before_ ? "" : ", but that was changed after it");
       if (!before.empty()) mark.answer = before;
     }
     if (mark.answer.empty()) {
@@ -913,9 +931,12 @@ class StudentsWork {
   std::string handed_;  // the sheet
   std::optional<StudyIdentity> identity_;
   std::optional<Report> report_;
+  bool is_from_before_ = true;       // predictions are as they were before the first run
+  std::vector<std::string> edited_;  // files of the study, other than records
   std::set<std::string> missing_;
   std::vector<SheetQuestion> keys_, before_, given_;
   std::set<std::string> altered_;  // cases, whose figures are not compared
+  std::set<std::string> damaged_;  // experiments with a record that cannot be read
 };
 
 /// Who has each record, by its hash.
@@ -960,6 +981,27 @@ std::vector<AnotherRun> reruns_of(const std::vector<StudentsWork>& all, const Re
   return runs;
 }
 
+/// Names the sheets without records that have another student's figures.
+void name_same_figures(std::vector<GradedStudent>& students) {
+  constexpr std::size_t kFew = 3;  // may be the same by chance
+  const auto written_by = [](const GradedStudent& student) {
+    std::vector<std::string> all;
+    for (const HandedFigure& each : student.figures) {
+      if (!each.written.empty()) all.push_back(each.written);
+    }
+    return all;
+  };
+  for (GradedStudent& student : students) {
+    const std::vector<std::string> own = written_by(student);
+    const bool is_copy = std::ranges::any_of(students, [&](const GradedStudent& each) {
+      return !each.machine.empty() && written_by(each) == own;
+    });
+    if (!student.machine.empty() || own.size() <= kFew || !is_copy) continue;
+    student.mistakes.push_back(
+        {MistakeKind::kCopied, "another student's sheet has the same figures"});
+  }
+}
+
 }  // namespace
 
 std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder) {
@@ -972,6 +1014,12 @@ std::vector<std::filesystem::path> files_below(const std::filesystem::path& fold
   }
   std::ranges::sort(files);
   return files;
+}
+
+std::string hash_of_sheet(const std::filesystem::path& file) {
+  std::string text = InputFile(file, "sheet").text(kMaxHandedBytes);
+  std::erase(text, '\r');
+  return hash_of_bytes(text);
 }
 
 std::string machine_text(const Report& report) {
@@ -1015,6 +1063,7 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
   for (std::size_t i = 0; i < all.size(); ++i) {
     result.students.push_back(all[i].grade(holders, reruns[i]));
   }
+  name_same_figures(result.students);
   for (const std::filesystem::path& each : folders) {
     result.unknown.push_back(unknown_text(plan, each));
   }

@@ -191,7 +191,11 @@ SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulation
 
 std::string SheetPrice::text() const {
   const auto minutes = std::lround(std::ceil(seconds / 60));
-  return minutes == 0 ? "" : fmt::format("about {} on {}", counted(minutes, "minute"), machine);
+  constexpr std::string_view kMeasured = "this machine, ";  // a teacher's, in a student's folder
+  const std::size_t begin = machine.starts_with(kMeasured) ? kMeasured.size() : 0;
+  return minutes == 0 ? ""
+                      : fmt::format("about {} on {}", counted(minutes, "minute"),
+                                    std::string_view(machine).substr(begin));
 }
 
 std::string script_of(const Sheet& sheet, const std::string& file, const SheetPrice& price,
@@ -223,6 +227,7 @@ class VariantDrawer {
  public:
   VariantDrawer(const ClassPlan& plan, MachineCard card)
       : plan_(plan), simulations_(std::move(card)) {
+    require_effects();
     middle_ = price_of(options_with(
         plan_.header, [](const VariedOption& option) { return values_of(option) / 2; }));
     constexpr const char* kOther = "name another --machine, or another sheet";
@@ -240,6 +245,7 @@ class VariantDrawer {
 
   void draw(Student& student) {
     constexpr int kAttempts = 500;
+    int far = 0, others = 0;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       student.options = options_with(plan_.header, [&](const VariedOption& option) {
         return drawn_number(plan_, student, attempt, option.name);
@@ -249,13 +255,16 @@ class VariantDrawer {
       const double ratio = price.step_s / middle_.step_s;
       const bool is_near =
           middle_.step_s == 0 || std::max(ratio, 1 / ratio) <= 1 + plan_.header.band;
+      if (!is_near) ++far;
       if (!is_near || price.words != middle_.words || !price.trouble.empty()) continue;
+      ++others;
       if (used_.insert(student.options).second) return;
     }
     refuse(
-        fmt::format("{} drawn variants for {} are out of the band of {}, have other answers than "
-                    "the middle one, or are others'",
-                    kAttempts, student.name, chosen_percent(plan_.header.band)));
+        fmt::format("of {} drawn variants for {}, {} are out of the band of {}, {} have other "
+                    "answers than the middle one or are too large, and {} are others'",
+                    kAttempts, student.name, far, chosen_percent(plan_.header.band),
+                    kAttempts - far - others, others));
   }
 
  private:
@@ -265,6 +274,26 @@ class VariantDrawer {
                                     .value = plan_.sheet.name,
                                     .why = std::move(why),
                                     .remedy = std::move(remedy)});
+  }
+
+  /// Refuses what varies and changes no run.
+  void require_effects() const {
+    const MachineCard& card = simulations_.card();
+    const auto runs_with = [&](const std::string& name, std::int64_t value) {
+      const Setting setting =
+          new_setting(plan_.quick, card.on_gpu, card.max_ranks(), {{name, text_of_number(value)}});
+      std::string runs;
+      for (const Experiment* const experiment : experiments_of(plan_.sheet)) {
+        for (const Case& what : experiment->cases(setting)) runs += command_line_of(what.workload);
+      }
+      return runs;
+    };
+    for (const auto& [name, low, high, step] : plan_.header.varied) {
+      const std::string runs = low == high || name == kSeed ? "" : runs_with(name, low);
+      if (!runs.empty() && runs == runs_with(name, high)) {
+        refuse(fmt::format("its header varies {}, which changes no run", name));
+      }
+    }
   }
 
   const PricedVariant& price_of(GivenOptions options) {

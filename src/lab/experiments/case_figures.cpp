@@ -354,9 +354,13 @@ std::optional<Estimate> CaseData::speed_up() const {
   return results_->compare(alone->what().key, measured_->what().key).speed();
 }
 
+std::string Simulations::why_none(const Workload& workload) const {
+  if (workload.ranks <= card_.max_ranks()) return why_no_prediction(workload, card_);
+  return fmt::format("the card of {} has {}", card_.name, counted(card_.max_ranks(), "device"));
+}
+
 const SimulatedStep* Simulations::step_of(const Workload& workload) const {
-  if (workload.ranks > card_.max_ranks() || !why_no_prediction(workload, card_).empty())
-    return nullptr;
+  if (!why_none(workload).empty()) return nullptr;
   const std::string line = command_line_of(workload);
   const auto found = steps_.find(line);
   if (found != steps_.end()) return &found->second;

@@ -54,11 +54,13 @@ class Simulations {
 
   [[nodiscard]] const MachineCard& card() const { return card_; }
   /// The text of a figure of a case of one of these lists, compared with cases of the same list;
-  /// kNotSimulated if the machine has too few GPUs for it, or no rate.
+  /// kNotSimulated if there is no such step.
   [[nodiscard]] std::string text(
       const std::vector<Case>& cases, const Case& what,
       const std::function<std::string(const CaseData& of)>& figure) const;
-  /// Null if the machine has too few GPUs for it, or no rate.
+  /// Why there is no such step: the machine has too few GPUs for it, or no rate; else empty.
+  [[nodiscard]] std::string why_none(const Workload& workload) const;
+  /// Null if there is none.
   [[nodiscard]] const SimulatedStep* step_of(const Workload& workload) const;
 
  private:

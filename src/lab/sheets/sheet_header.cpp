@@ -117,6 +117,12 @@ class HeaderReader {
     const auto named = parted(text, " ");
     const auto range = named ? parted(named->second, " to ") : std::nullopt;
     if (!range) refuse("a range that cannot be read", kForm);
+    const bool takes_parts = !refusal_of([&] {
+      new_setting(false, false, 1, {{std::string(named->first), "0.5"}});
+    });
+    if (takes_parts && !named->first.ends_with("-ms")) {
+      refuse(fmt::format("'{}', which is no option of whole numbers", named->first), kForm);
+    }
     const auto stepped = parted(range->second, " by ");
     VariedOption option{.name = std::string(named->first),
                         .low = whole(range->first),
@@ -126,6 +132,9 @@ class HeaderReader {
     if (std::ranges::find(header_.varied, option.name, &VariedOption::name) !=
         header_.varied.end()) {
       refuse(fmt::format("'{}' a second time", option.name), "write one line for each option");
+    }
+    if (option.low < option.high && option.step > option.high - option.low) {
+      refuse("a step that is larger than its range", kForm);
     }
     for (const std::int64_t end : {option.low, option.high}) {
       const auto why = refusal_of([&] {
@@ -152,12 +161,17 @@ class HeaderReader {
              fmt::format("the first one is '{}'", header_.items[first].name));
     }
     found->points = real_number(given(cells[1]), {.low = 0, .with_low = true, .end = 1000});
-    if (found->by != MarkedBy::kCheck && cells.size() > 2) read_marking(cells[2], *found);
+    if (cells.size() < 3 || cells[2].empty()) return;
+    if (found->by == MarkedBy::kCheck) {
+      refuse(fmt::format("a way of marking for {}, a check of the program", cells[0]),
+             "leave this cell empty");
+    }
+    read_marking(cells[2], *found);
   }
 
   void read_marking(std::string_view text, MarkedItem& item) {
     if (text == "prediction") item.by = MarkedBy::kPrediction;
-    if (text.empty() || text == "text" || text == "prediction") return;
+    if (text == "text" || text == "prediction") return;
     constexpr const char* kForm = "write 'text', 'prediction' or 'FINDING: yes=above, no=below'";
     const auto by = parted(text, ":");
     if (!by) refuse("a way of marking that does not exist", kForm);

@@ -83,6 +83,9 @@ std::optional<SheetName> figure_name(const Experiment& experiment, std::string_v
     name.text = [=](const SheetRuns& runs) {
       return runs.simulations().text(found->all, found->what, figure->text);
     };
+    name.why_none = [=](const SheetRuns& runs) {
+      return runs.simulations().why_none(found->what.workload);
+    };
     return name;
   }
   name.experiments = {experiment.name};

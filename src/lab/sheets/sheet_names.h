@@ -52,6 +52,7 @@ struct SheetName {
   bool is_timed = false;  // a figure that a sentence may not use if its experiment is INVALID
   std::string finding{};  // of its experiment; only one about times is of times
   std::string key{};      // of the measured case that it is a figure of
+  std::function<std::string(const SheetRuns& runs)> why_none{};  // of a simulated figure
 
   /// For a name of times, that its experiment allows no conclusion; otherwise empty. Why it does
   /// not is in {{machine}}.

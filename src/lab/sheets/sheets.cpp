@@ -185,11 +185,13 @@ FilledSentence filled_sentence(const Sheet& sheet, const SheetRuns& runs,
     std::string words = found.text(runs);
     if (filled.withheld.empty()) {
       const std::string trouble = found.trouble(runs);
+      const std::string why =
+          found.why_none && words == kNotSimulated ? found.why_none(runs) : std::string();
       filled.withheld = words == kNotRun         ? "This was not run."
                         : !trouble.empty()       ? trouble
                         : words != kNotSimulated ? ""
-                        : found.key.empty()      ? "These GPUs have no such figure."
-                                                 : "There is no such figure.";
+                        : why.empty()            ? "There is no such figure."
+                                                 : fmt::format("Not simulated: {}.", why);
     }
     return words;
   });

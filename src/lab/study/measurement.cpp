@@ -210,9 +210,9 @@ std::size_t Measurement::disturbed_starts() const {
 std::string Measurement::trouble() const {
   const std::size_t disturbed = disturbed_starts();
   if (4 * disturbed > starts_.size()) {
-    return fmt::format("{} of {} of {} lost more than {} of their time to other programs",
-                       disturbed, counted(static_cast<std::int64_t>(starts_.size()), "start"),
-                       what_.key, chosen_percent(kDisturbingShare));
+    return fmt::format("{} of {} of {} lost more than {} of {} time to other programs", disturbed,
+                       counted(static_cast<std::int64_t>(starts_.size()), "start"), what_.key,
+                       chosen_percent(kDisturbingShare), disturbed == 1 ? "its" : "their");
   }
   return "";
 }

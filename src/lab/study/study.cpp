@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iterator>
 #include <map>
+#include <tuple>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -28,6 +29,7 @@ using nlohmann::json;
 constexpr const char* kStudyFormat = "barestep study 1";
 constexpr const char* kStudyFile = "study.json";
 constexpr const char* kCardFile = "machine.json";
+constexpr const char* kStudyHash = "hash";
 constexpr int kMaxAttempts = 3;
 constexpr int kHopelessStarts = 3;  // disturbed in a row, in all attempts
 constexpr int kRoundsOfHope = 2;
@@ -47,14 +49,18 @@ GivenOptions options_of_json(const JsonValue& from) {
   return options;
 }
 
-json json_of_identity(const StudyIdentity& identity) {
+/// With the hash of what it holds.
+void write_identity(const std::filesystem::path& folder, const StudyIdentity& identity) {
   const Machine& machine = identity.machine;
-  return {{"format", kStudyFormat},      {"options", identity.options},
-          {"quick", identity.quick},     {"on_gpu", identity.on_gpu},
-          {"version", identity.version}, {"processor", machine.processor},
-          {"cores", machine.cores},      {"memory_bytes", machine.memory_bytes},
-          {"gpu", machine.gpu},          {"gpus", machine.gpus},
-          {"system", machine.system},    {"width", identity.width}};
+  json all = {{"format", kStudyFormat},      {"options", identity.options},
+              {"quick", identity.quick},     {"on_gpu", identity.on_gpu},
+              {"version", identity.version}, {"processor", machine.processor},
+              {"cores", machine.cores},      {"memory_bytes", machine.memory_bytes},
+              {"gpu", machine.gpu},          {"gpus", machine.gpus},
+              {"system", machine.system},    {"width", identity.width},
+              {"card", identity.card},       {"sheet", identity.sheet}};
+  all[kStudyHash] = hash_of_bytes(all.dump());
+  replace_file(folder / kStudyFile, all.dump(1) + "\n");
 }
 
 StudyIdentity read_identity(const std::filesystem::path& folder) {
@@ -84,6 +90,11 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
                   .system = from.at("system").text()},
       .version = from.at("version").text(),
       .width = from.at("width").whole(0, kMaxWidth)};
+  if (from.has(kStudyHash)) {  // not in older ones
+    std::ignore = from.at(kStudyHash).text();
+    identity.card = from.at("card").text();
+    identity.sheet = from.at("sheet").text();
+  }
   document.require_known();
   return identity;
 }
@@ -123,10 +134,14 @@ void claim_study_folder(const std::filesystem::path& folder, StudyIdentity& iden
       refuse_folder(folder, fmt::format("it holds a study {}", other));
     }
     if (other.empty()) identity.width = there.width;
+    if (has_results) {
+      identity.card = there.card;
+      identity.sheet = there.sheet;
+    }
   } else if (!std::filesystem::is_empty(folder)) {
     refuse_folder(folder, "it holds files that do not belong to a study");
   }
-  replace_file(path, json_of_identity(identity).dump(1) + "\n");
+  write_identity(folder, identity);
 }
 
 Start start_in(const std::filesystem::path& path) {
@@ -163,9 +178,10 @@ Study::Study(std::filesystem::path folder, StudyIdentity identity, int starts)
   claim_study_folder(folder_, identity_);
 }
 
-Study Study::open(std::filesystem::path folder) {
+Study Study::open(std::filesystem::path folder, OnDamage on_damage) {
   Study study;
   study.folder_ = std::move(folder);
+  study.on_damage_ = std::move(on_damage);
   study.identity_ = read_identity(study.folder_);
   return study;
 }
@@ -198,7 +214,7 @@ void Study::choose_width(const Programs& programs,
   }
   std::filesystem::remove_all(scratch);
   identity_.width = setting.dim;
-  replace_file(folder_ / kStudyFile, json_of_identity(identity_).dump(1) + "\n");
+  write_identity(folder_, identity_);
 }
 
 int Study::starts_of(const Experiment& experiment) const {
@@ -416,12 +432,23 @@ Results Study::results_of(const Experiment& experiment) const {
   Results results{.setting = setting(), .name = experiment.name, .cases = {}};
   const std::vector<Case> cases = experiment.cases(results.setting);
   const int rounds = rounds_of(experiment, cases);
-  for (const Case& what : cases) {
-    std::vector<Start> starts;
-    for (int start = 0; start < rounds; ++start) {
-      starts.push_back(start_in(file_of({&experiment, what, start})));
+  std::vector<std::vector<Start>> starts(cases.size());
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<Start> of_round;
+    const auto why = refusal_of([&] {
+      for (const Case& what : cases) {
+        of_round.push_back(start_in(file_of({&experiment, what, round})));
+      }
+    });
+    const bool is_only = round + 1 == rounds && starts.front().empty();
+    if (why && (!on_damage_ || is_only)) throw *why;
+    if (why) on_damage_(experiment, file_of({&experiment, cases[of_round.size()], round}));
+    for (std::size_t i = 0; i < cases.size() && !why; ++i) {
+      starts[i].push_back(std::move(of_round[i]));
     }
-    results.cases.emplace_back(what, std::move(starts));
+  }
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    results.cases.emplace_back(cases[i], std::move(starts[i]));
   }
   results.card = card();
   if (results.card && !experiment.needs_pytorch() && !is_logged(results)) {
@@ -441,8 +468,27 @@ std::optional<MachineCard> Study::card() const {
   return load_card(file.string());
 }
 
-void Study::keep_card(const MachineCard& card) const {
-  replace_file(folder_ / kCardFile, json_of(card));
+void Study::keep_card(const MachineCard& card) {
+  const std::string text = json_of(card);
+  identity_.card = hash_of_bytes(text);
+  replace_file(folder_ / kCardFile, text);
+  write_identity(folder_, identity_);
+}
+
+std::vector<std::string> Study::altered_files() const {
+  const auto text_of = [this](const char* file) {
+    return InputFile(folder_ / file, "study").text(kMaxStudyBytes);
+  };
+  std::vector<std::string> files;
+  json all = json::parse(text_of(kStudyFile));
+  const std::string hash = all.value(kStudyHash, "");
+  all.erase(kStudyHash);
+  if (!hash.empty() && hash != hash_of_bytes(all.dump())) files.emplace_back(kStudyFile);
+  const bool has_card = !identity_.card.empty() && std::filesystem::exists(folder_ / kCardFile);
+  if (has_card && identity_.card != hash_of_bytes(text_of(kCardFile))) {
+    files.emplace_back(kCardFile);
+  }
+  return files;
 }
 
 }  // namespace barestep

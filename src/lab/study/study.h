@@ -33,6 +33,8 @@ struct StudyIdentity {
   Machine machine{};
   std::string version{};   // of barestep, with its commit
   std::int64_t width = 0;  // of the model that --quick chose; 0: none yet
+  std::string card{};      // hash of machine.json; empty: none yet
+  std::string sheet{};     // hash of what was written before the first run; empty: nothing
 
   friend bool operator==(const StudyIdentity&, const StudyIdentity&) = default;
 };
@@ -63,8 +65,10 @@ class Study {
   Study(std::filesystem::path folder, StudyIdentity identity, int starts = 0);
 
   /// Opens a study made elsewhere, for reports. Throws Error(kNoInput) if the folder has none,
-  /// kBadData if its file is damaged.
-  static Study open(std::filesystem::path folder);
+  /// kBadData if its file is damaged. With `on_damage`, rounds with a damaged record are left out
+  /// of results_of(), which calls it, as long as there is another round.
+  using OnDamage = std::function<void(const Experiment&, const std::filesystem::path& record)>;
+  static Study open(std::filesystem::path folder, OnDamage on_damage = nullptr);
 
   /// Chooses the model of --quick, unless its width is given: from the narrowest on, the width
   /// doubles until a step takes kQuickStepS here. Keeps it in the study's file. Blocks. Throws as
@@ -106,7 +110,10 @@ class Study {
   /// The rates of the study's machine (measured_card.h). Throws Error(kBadData) if the file is
   /// damaged.
   [[nodiscard]] std::optional<MachineCard> card() const;
-  void keep_card(const MachineCard& card) const;
+  void keep_card(const MachineCard& card);
+
+  /// Those of study.json and machine.json that have another content than the program wrote.
+  [[nodiscard]] std::vector<std::string> altered_files() const;
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   [[nodiscard]] const StudyIdentity& identity() const { return identity_; }
@@ -138,6 +145,7 @@ class Study {
   std::filesystem::path folder_;
   StudyIdentity identity_;
   int starts_ = 0;
+  OnDamage on_damage_;
   std::unique_ptr<FolderLock> lock_;  // null if the folder is only read
 };
 
