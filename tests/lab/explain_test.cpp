@@ -945,6 +945,23 @@ TEST_F(Explain, CallsOnlyWhatAForwardPassDoesAnEvaluation) {
   EXPECT_THAT(other[1], StartsWith("To change: Do it less often, or in another process."));
 }
 
+TEST_F(Explain, SaysInWhichStepsThereIsABottleneck) {
+  MadeTrace trace;
+  double at = 0;
+  for (int step = 0; step < 5; ++step) {
+    const double saves = step % 2 == 0 ? 0 : 90;
+    trace.on_host("user_annotation", fmt::format("ProfilerStep#{}", step), at, 50 + saves)
+        .on_host("cpu_op", "aten::linear", at, 20)
+        .on_host("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", at + 20, 30)
+        .on_host("user_annotation", "save", at + 50, saves);
+    at += 50 + saves;
+  }
+  const TracedRun run = run_of({trace.text()});
+  EXPECT_THAT(
+      findings_of(run, account_of(run)).timed[0].text,
+      StartsWith("The bottleneck is the host: 41.9 % of a step, 90.0 us in 2 of 5 steps, "));
+}
+
 TEST_F(Explain, CallsAStepWithoutTrainingAnEvaluation) {
   MadeTrace trace;
   for (int step = 0; step < 3; ++step) {

@@ -535,13 +535,18 @@ std::vector<std::string> part_verdict(const TracedRun& run, const RunAccount& ac
   const NamedCause cause = cause_in(run, account, rank, part);
   std::map<std::int64_t, RankSum> steps;
   for (const TracedAccount& each : account.accounts) steps[each.number].add(each);
-  std::vector<double> amounts_s;
-  for (const auto& [number, sum] : steps) amounts_s.push_back(sum.step_s(sum.part_ns[part]));
-  return {fmt::format("The bottleneck is {}: {} of a step, {}{}.",
+  std::vector<double> amounts_s;  // of steps that have any
+  for (const auto& [number, sum] : steps) {
+    if (sum.part_ns[part] > 0) amounts_s.push_back(sum.step_s(sum.part_ns[part]));
+  }
+  return {fmt::format("The bottleneck is {}: {} of a step, {}{}{}.",
                       is_unknown(run.ranks[rank], part)
                           ? "work after the update that autograd does not record"
                           : subject_of(part),
                       share_text(all.part_ns[part], all), range_text(amounts_s),
+                      amounts_s.size() == steps.size()
+                          ? ""
+                          : fmt::format(" in {} of {} steps", amounts_s.size(), steps.size()),
                       !cause.text.empty()                              ? cause.text
                       : part == Part::kHost && run.ranks[rank].on_host ? ": Python between ops"
                                                                        : cause_of(part)),
