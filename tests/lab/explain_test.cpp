@@ -1122,6 +1122,16 @@ TEST_F(Explain, AdvisesByTheName) {
   EXPECT_THAT(advice("Optimizer.step#Adam.step", false), HasSubstr("foreach"));
   EXPECT_THAT(advice("Optimizer.step#Adam.step", false), Not(HasSubstr("CUDA")));
   EXPECT_THAT(advice("Optimizer.step#LBFGS.step", false), HasSubstr("max_iter"));
+  const char* const loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
+  EXPECT_THAT(advice(loader, false), StartsWith("To change: Make input faster"));
+  MadeTrace loads;
+  loads.on_host("user_annotation", "ProfilerStep#0", 0, 1000)
+      .on_host("user_annotation", loader, 100, 890)
+      .on_host("python_function", "data.py(3): __getitem__", 100, 880)
+      .on_host("cpu_op", "aten::mm", 995, 5);
+  const TracedRun run = run_of({loads.text()});
+  EXPECT_THAT(findings_of(run, account_of(run)).timed.at(1).text,
+              StartsWith("To change: Make `data.py(3): __getitem__` shorter. Make input faster"));
   EXPECT_THAT(advice("DistributedDataParallel.forward", false), StartsWith("To learn what it is"));
 }
 

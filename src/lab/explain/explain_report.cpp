@@ -412,8 +412,12 @@ std::string change_for(Part part, const std::string& name, bool on_host, const T
   if (part == Part::kOptimizer || name.find("Optimizer.") != name.npos) {
     return std::string(change_of_optimizer(file));
   }
+  if (part == Part::kDataWait) {
+    const bool is_loader = name.empty() || name.starts_with("enumerate(DataLoader)");
+    return (is_loader ? "" : fmt::format("Make `{}` shorter. ", shown_name(name))) +
+           change_for_name("enumerate(DataLoader)");
+  }
   if (!name.empty() && part != Part::kIdle) return change_for_name(name);
-  if (part == Part::kDataWait) return change_for_name("enumerate(DataLoader)");
   if (part == Part::kHost && on_host) {
     return "Do less beside the ops: fused or foreach optimizers, torch.compile, or a larger batch "
            "for each step.";
