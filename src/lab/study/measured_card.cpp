@@ -494,7 +494,8 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
   // Where caches end, rates depend on the size most strongly.
   std::vector<std::int64_t> counts = {1 << 12, kActivatedNumbers, 1 << 20};
   if (!quick) {
-    counts = {1 << 8, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 3 << 20, 1 << 22, 6 << 20};
+    counts = {1 << 8,  1 << 12, 1 << 14, 1 << 16, 1 << 18,
+              1 << 20, 1 << 21, 3 << 20, 1 << 22, 6 << 20};
   }
   const std::int64_t most = bench.numbers() / 5;
   for (const std::int64_t count : {std::int64_t{1} << 24, std::int64_t{1} << 26, most}) {
