@@ -173,11 +173,12 @@ namespace {
 /// What is going to be measured, and who disturbs it.
 void announce(const StudyPlan& plan, bool waits) {
   if (plan.starts == 0) return;
+  const std::string time = plan.seconds == 0 ? ""
+                           : plan.seconds < 50
+                               ? fmt::format(", about {:.0f} s", 10 * std::ceil(plan.seconds / 10))
+                               : fmt::format(", about {:.0f} min", std::ceil(plan.seconds / 60));
   print_note("mlp_lab", fmt::format("{} {} planned{}", counted(plan.starts, "start"),
-                                    plan.starts == 1 ? "is" : "are",
-                                    plan.seconds == 0 ? ""
-                                                      : fmt::format(", about {:.0f} min",
-                                                                    std::ceil(plan.seconds / 60))));
+                                    plan.starts == 1 ? "is" : "are", time));
   const CoreUsers others = watch_core_users(std::chrono::seconds(1));
   if (!others.disturb() || waits) return;
   print_note("mlp_lab",

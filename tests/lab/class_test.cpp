@@ -851,6 +851,7 @@ It is not.
   EXPECT_THAT(grades.students[0].marks[0].text,
               HasSubstr("losses in your own log lines are not compared"));
   EXPECT_EQ(grades.students[0].marks[1].points, 2) << grades.students[0].marks[1].text;
+  EXPECT_EQ(grades.students[0].marks[2].points, std::nullopt) << "logs do not tell their machine";
   EXPECT_EQ(grades.students[0].marks[3].points, 1) << "cannot be said";
   EXPECT_THAT(kinds(1), ElementsAre(kArithmetic));
   EXPECT_THAT(grades.students[1].mistakes,
@@ -1111,6 +1112,42 @@ TEST_F(AClass, GradesWhatIsLeftBesideADamagedRecord) {
   EXPECT_THAT(grades.students[1].mistakes,
               Contains(Field(&Mistake::text, HasSubstr("batch-64.8.json': is not JSON"))));
   EXPECT_EQ(grades.students[1].marks[0].points, 0);
+}
+
+TEST_F(AClass, AsksForIntervalsOfTimesThatNobodyDisturbed) {
+  const ClassPlan plan = new_one("Anna\nBo\nCy\n", file("sweep.md", R"(---
+intervals: yes
+---
+# Sweep
+
+| Time |
+| --- |
+| {{batch-sweep.batch-32.time}} |
+)")
+                                                       .string());
+  for (const Student& each : plan.students) {
+    const std::filesystem::path study = handed(each) / "results";
+    const double step_s = 0.04 + 1e-9 * std::stod(each.options.at("seed"));
+    write_study(
+        study, plan, each,
+        [&](const Case&, Start& start) {
+          if (each.name == "Bo") start.lost_share = 0.6;
+        },
+        [&](const Case&) {
+          return MadeUpStep{.step_s = step_s, .phase_s = {{"forward", step_s}}};
+        });
+    for (const std::filesystem::path& record : files_below(study / "runs")) {
+      const bool is_kept = each.name == "Cy" || record.string().ends_with(".0.json");
+      if (record.extension() == ".json" && !is_kept) std::filesystem::remove(record);
+    }
+    write_file(sheet_of(each, "sweep"), answered_sheet(plan, study, gpus_));
+  }
+  const GradedClass grades = grade(plan);
+  EXPECT_THAT(grades.students[0].mistakes,
+              Contains(Field(&Mistake::text, "batch-sweep.batch-32.time has no interval")));
+  EXPECT_FALSE(grades.students[1].has(MistakeKind::kPhysics));
+  EXPECT_EQ(grades.students[1].marks[2].points, 2);
+  EXPECT_THAT(grades.students[2].mistakes, IsEmpty());
 }
 
 TEST_F(AClass, TellsWhatIsMissingOrUnreadable) {

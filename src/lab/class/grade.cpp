@@ -475,10 +475,9 @@ class StudentsWork {
                       section.experiment->name,
                       counted(std::int64_t(section.results.rounds()), "start"), starts_needed(1)));
     }
-    std::set<std::string> busy;
     for_cases([&](const Measurement& measured, const std::string& name) {
       const std::string why = measured.trouble(), experiment = without_last(name);
-      if (why.empty() || !busy.insert(experiment).second) return;
+      if (why.empty() || !busy_.insert(experiment).second) return;
       found(MistakeKind::kBusy,
             fmt::format("{}: {}; sh run.sh --wait-quiet repeats these", experiment, why));
     });
@@ -656,6 +655,7 @@ class StudentsWork {
         fmt::format("{} of {} figures and their ratios are right{}.", tally.passed, tally.all,
                     report_ ? "" : ", as far as they follow from each other");
     if (!report_) return {.text = "For the teacher, since there are no records: " + text};
+    if (tally.all == 0) return {.text = "For the teacher: no figure can be compared."};
     return {.points = tally.share(), .text = std::move(text)};
   }
 
@@ -773,6 +773,7 @@ class StudentsWork {
       check_account(name, measured, tally);
     });
     if (plan_.header.asks_intervals) check_intervals(tally);
+    if (tally.all == 0) return {.text = "For the teacher: no time can be checked."};
     return {
         .points = tally.share(),
         .text = fmt::format("{} of {} times and accounts are possible.", tally.passed, tally.all)};
@@ -819,7 +820,8 @@ class StudentsWork {
     for (const HandedFigure& figure : graded_.figures) {
       const bool is_time = figure.kind() == "time" || figure.kind() == "seconds";
       const bool has_interval = figure.recorded.find(" to ") != std::string::npos;
-      if (figure.written.empty() || !(is_time || has_interval)) continue;
+      const bool is_busy = busy_.contains(without_last(without_last(figure.name)));
+      if (figure.written.empty() || !(is_time || has_interval) || is_busy) continue;
       if (tally.count(figure.written.find(" to ") != std::string::npos)) continue;
       found(MistakeKind::kPhysics, fmt::format("{} has no interval", figure.name));
     }
@@ -933,7 +935,7 @@ class StudentsWork {
   std::optional<Report> report_;
   bool is_from_before_ = true;       // predictions are as they were before the first run
   std::vector<std::string> edited_;  // files of the study, other than records
-  std::set<std::string> missing_;
+  std::set<std::string> missing_, busy_;
   std::vector<SheetQuestion> keys_, before_, given_;
   std::set<std::string> altered_;  // cases, whose figures are not compared
   std::set<std::string> damaged_;  // experiments with a record that cannot be read
