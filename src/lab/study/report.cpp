@@ -425,8 +425,8 @@ std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measure
   std::optional<Conditions> all;
   for (const Results* const results : measured) {
     if (is_logged(*results)) continue;  // how is not known
-    for (const Measurement& measured : results->cases) {
-      const Conditions found = how_measured(measured);
+    for (const Measurement& measurement : results->cases) {
+      const Conditions found = how_one(measured);
       all = all ? less_met(*all, found) : found;
     }
   }
