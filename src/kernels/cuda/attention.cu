@@ -12,8 +12,8 @@ namespace barestep {
 /// A block has kSide x kSide threads; a thread has every kSide-th row and column of a tile.
 constexpr int kSide = 16;
 /// Blocks on a multiprocessor, so 128 registers a thread. Otherwise the compiler aims at as many as
-/// shared memory allows, and spills.
-constexpr int kResidentBlocks = 2;
+/// shared memory allows, and spills. The host's compiler has no use for it.
+[[maybe_unused]] constexpr int kResidentBlocks = 2;
 
 /// The i-th row and the j-th column of a tile that this thread has.
 __device__ inline int own_row(int i) {

@@ -426,7 +426,7 @@ std::vector<CheckedItem> checklist_of(const std::vector<const Results*>& measure
   for (const Results* const results : measured) {
     if (is_logged(*results)) continue;  // how is not known
     for (const Measurement& measurement : results->cases) {
-      const Conditions found = how_one(measured);
+      const Conditions found = how_measured(measurement);
       all = all ? less_met(*all, found) : found;
     }
   }
