@@ -61,12 +61,12 @@ struct Explained {
 
 nlohmann::json fixes_json(const TracedRun& run, const RunAccount& account) {
   nlohmann::json fixes = nlohmann::json::array();
-  for (const TracedFix& each : fixes_of(run, account)) {
-    fixes.push_back({{"part", name_of(each.part)},
-                     {"name", each.name},
-                     {"gain_s", each.gain_s.median},
-                     {"low_s", each.gain_s.low},
-                     {"high_s", each.gain_s.high}});
+  for (const TracedFix& fix : fixes_of(run, account)) {
+    fixes.push_back({{"part", name_of(fix.part)},
+                     {"name", fix.name},
+                     {"gain_s", fix.gain_s.median},
+                     {"low_s", fix.gain_s.low},
+                     {"high_s", fix.gain_s.high}});
   }
   return fixes;
 }
@@ -76,21 +76,21 @@ nlohmann::json account_results(const TracedRun& run, const RunAccount& account,
                                const Findings& findings) {
   using nlohmann::json;
   json accounts = json::array(), buckets = json::array(), waits = json::array();
-  for (const TracedAccount& each : account.all()) {
-    accounts.push_back(account_json(run.ranks[each.rank], each));
+  for (const TracedAccount& step : account.all()) {
+    accounts.push_back(account_json(run.ranks[step.rank], step));
     accounts.back()["outlier"] =
-        std::ranges::find(account.outliers, each.number, &TracedAccount::number) !=
+        std::ranges::find(account.outliers, step.number, &TracedAccount::number) !=
         account.outliers.end();
   }
-  for (const BucketAccount& each : account.buckets) {
-    buckets.push_back({{"collective", each.name},
-                       {"bytes", each.bytes},
-                       {"ranks", each.ranks},
-                       {"count", each.count},
-                       {"moving_s", ns_seconds(each.moving_ns)},
-                       {"exposed_s", ns_seconds(each.exposed_ns)},
-                       {"waiting_s", ns_seconds(each.waiting_ns)},
-                       {"bus_bytes_per_s", each.bus_bytes_per_s()}});
+  for (const BucketAccount& bucket : account.buckets) {
+    buckets.push_back({{"collective", bucket.name},
+                       {"bytes", bucket.bytes},
+                       {"ranks", bucket.ranks},
+                       {"count", bucket.count},
+                       {"moving_s", ns_seconds(bucket.moving_ns)},
+                       {"exposed_s", ns_seconds(bucket.exposed_ns)},
+                       {"waiting_s", ns_seconds(bucket.waiting_ns)},
+                       {"bus_bytes_per_s", bucket.bus_bytes_per_s()}});
   }
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     for (std::size_t other = 0; other < run.ranks.size(); ++other) {
@@ -101,10 +101,10 @@ nlohmann::json account_results(const TracedRun& run, const RunAccount& account,
     }
   }
   json devices = json::array();
-  for (const DeviceBreakdown& each : breakdowns_of(run)) {
-    const Breakdown& times = each.breakdown;
-    devices.push_back({{"rank", run.ranks[each.rank].rank},
-                       {"device", each.device},
+  for (const DeviceBreakdown& device : breakdowns_of(run)) {
+    const Breakdown& times = device.breakdown;
+    devices.push_back({{"rank", run.ranks[device.rank].rank},
+                       {"device", device.device},
                        {"span_s", times.span_s},
                        {"compute_s", times.compute_s},
                        {"non_compute_s", times.non_compute_s},
@@ -166,13 +166,13 @@ std::pair<std::string, std::string> worker_of(const std::filesystem::path& trace
 std::vector<std::filesystem::path> traces_in(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return matching_files(path);
   std::map<std::string, std::filesystem::path> newest;
-  for (const auto& each : std::filesystem::directory_iterator(path)) {
-    if (!each.is_regular_file() || !is_trace(each.path())) continue;
-    const auto [worker, moment] = worker_of(each.path());
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (!entry.is_regular_file() || !is_trace(entry.path())) continue;
+    const auto [worker, moment] = worker_of(entry.path());
     std::filesystem::path& of_worker = newest[worker];
     const std::string before = worker_of(of_worker).second;
     const bool is_newer = std::pair(moment.size(), moment) > std::pair(before.size(), before);
-    if (of_worker.empty() || is_newer) of_worker = each.path();
+    if (of_worker.empty() || is_newer) of_worker = entry.path();
   }
   if (newest.empty()) refuse_trace(path, "is a folder without traces", "give one with .json files");
   std::vector<std::filesystem::path> all;
@@ -184,11 +184,11 @@ std::vector<std::filesystem::path> traces_in(const std::filesystem::path& path) 
 /// The newest trace in the current folder.
 std::filesystem::path newest_trace() {
   std::filesystem::path newest;
-  for (const auto& each : std::filesystem::directory_iterator(".")) {
-    if (!each.is_regular_file() || !is_trace(each.path())) continue;
+  for (const auto& entry : std::filesystem::directory_iterator(".")) {
+    if (!entry.is_regular_file() || !is_trace(entry.path())) continue;
     const bool is_newer =
-        newest.empty() || each.last_write_time() > std::filesystem::last_write_time(newest);
-    if (is_newer) newest = each.path().lexically_normal();
+        newest.empty() || entry.last_write_time() > std::filesystem::last_write_time(newest);
+    if (is_newer) newest = entry.path().lexically_normal();
   }
   if (newest.empty()) {
     fail(ExitCode::kUsage, {.what = "argument 'trace'",
@@ -369,9 +369,9 @@ void explain_traces(const ExplainOptions& options) {
     Page page{.title = all.title};
     page.add({}, {.plots = std::exchange(all.findings.plots, {})}, all.name);
     page.add(all.sentences, {}, all.name);
-    for (FindingTable& each : all.findings.tables) {
-      page.markdown += fmt::format("## {}\n\n", markdown_text(std::exchange(each.title, "")));
-      page.add({}, {.tables = {each}}, all.name);
+    for (FindingTable& table : all.findings.tables) {
+      page.markdown += fmt::format("## {}\n\n", markdown_text(std::exchange(table.title, "")));
+      page.add({}, {.tables = {table}}, all.name);
     }
     write_page(options.output, page);
     replace_file(options.output / "results.json", results);

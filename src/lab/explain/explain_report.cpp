@@ -92,11 +92,11 @@ FindingTable step_table_of(const TracedRun& run, const RunAccount& account) {
       .title = "Every step, in milliseconds", .columns = {"step", "rank"}, .on_screen = 0};
   const std::vector<AccountColumn> columns = columns_of(account);
   for (const AccountColumn& column : columns) table.columns.push_back(column.name);
-  for (const TracedAccount& each : account.all()) {
+  for (const TracedAccount& step : account.all()) {
     RankSum sum;
-    sum.add(each);
-    std::vector<std::string> row = {std::to_string(each.number),
-                                    std::to_string(run.ranks[each.rank].rank)};
+    sum.add(step);
+    std::vector<std::string> row = {std::to_string(step.number),
+                                    std::to_string(run.ranks[step.rank].rank)};
     for (const AccountColumn& column : columns) {
       row.push_back(milliseconds(ns_seconds(column.ns(sum))));
     }
@@ -114,9 +114,9 @@ std::map<std::string, OpSum> op_sums(const TracedRun& run, const RunAccount& acc
                                      std::size_t rank, std::optional<Part> part = std::nullopt) {
   const TracedRank& of = run.ranks[rank];
   std::map<std::string, OpSum> sums;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank != rank) continue;
-    for (const std::size_t i : of.works_of_step[each.step]) {
+  for (const TracedAccount& step : account.accounts) {
+    if (step.rank != rank) continue;
+    for (const std::size_t i : of.works_of_step[step.step]) {
       const TracedWork& work = run.works[i];
       if (part && (work.part != *part || work.lane != of.main)) continue;
       OpSum& sum = sums[of.file.names[work.op]];
@@ -160,9 +160,9 @@ struct PartNames {
 PartNames part_names(const TracedRun& run, const RunAccount& account, std::size_t rank, Part part) {
   PartNames all;
   const TracedNames& names = run.ranks[rank].names;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank != rank) continue;
-    for (const auto& [time, ns] : each.named_ns) {
+  for (const TracedAccount& step : account.accounts) {
+    if (step.rank != rank) continue;
+    for (const auto& [time, ns] : step.named_ns) {
       if (time.part != part) continue;
       const std::vector<std::size_t>& path = names.path(time.path);
       for (const std::size_t i : std::set(path.begin(), path.end())) {
@@ -192,13 +192,13 @@ std::string amount_text(const RunAccount& account, std::size_t rank, Part part,
                         const std::function<std::int64_t(const TracedAccount&)>& amount_ns) {
   std::vector<double> amounts_s, parts_s;
   std::size_t steps = 0;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank != rank) continue;
+  for (const TracedAccount& step : account.accounts) {
+    if (step.rank != rank) continue;
     ++steps;
-    const std::int64_t ns = std::min(amount_ns(each), each.part_ns[part]);
+    const std::int64_t ns = std::min(amount_ns(step), step.part_ns[part]);
     if (ns == 0) continue;
     amounts_s.push_back(ns_seconds(ns));
-    parts_s.push_back(ns_seconds(each.part_ns[part]));
+    parts_s.push_back(ns_seconds(step.part_ns[part]));
   }
   if (amounts_s.empty()) return "";
   return fmt::format(
@@ -218,22 +218,22 @@ NamedCause cause_at_work(const TracedRun& run, const RunAccount& account, std::s
   if (traits_of(part).computes) {
     const std::map<std::string, OpSum> sums = op_sums(run, account, rank, part);
     const auto longest =
-        std::ranges::max_element(sums, {}, [](const auto& each) { return each.second.ns; });
+        std::ranges::max_element(sums, {}, [](const auto& op) { return op.second.ns; });
     if (longest == sums.end()) return {};
     return text_of(longest->second.ns, fmt::format("`{}`", shown_name(longest->first)), [&] {
-      return amount_text(account, rank, part, [&](const TracedAccount& each) {
-        RunAccount alone{.accounts = {each}};
+      return amount_text(account, rank, part, [&](const TracedAccount& step) {
+        RunAccount alone{.accounts = {step}};
         return op_sums(run, alone, rank, part)[longest->first].ns;
       });
     });
   }
   std::map<std::string, std::int64_t> all;
-  for (const BucketAccount& each : account.buckets) {
-    if (part != Part::kExposedCommunication || each.name == "message" || each.works == 0) continue;
-    all[each.text()] += each.exposed_ns / static_cast<std::int64_t>(run.ranks.size());
+  for (const BucketAccount& of : account.buckets) {
+    if (part != Part::kExposedCommunication || of.name == "message" || of.works == 0) continue;
+    all[of.text()] += of.exposed_ns / static_cast<std::int64_t>(run.ranks.size());
   }
   const auto longest =
-      std::ranges::max_element(all, {}, [](const auto& each) { return each.second; });
+      std::ranges::max_element(all, {}, [](const auto& bucket) { return bucket.second; });
   if (longest == all.end()) return {};
   const std::int64_t ns = std::min(longest->second, sum.part_ns[part]);
   return text_of(ns, longest->first, [&] {
@@ -296,15 +296,15 @@ FindingTable bucket_table(const RunAccount& account) {
     std::ranges::stable_sort(buckets, std::greater(), &BucketAccount::exposed_ns);
     buckets.resize(kTableRows);
   }
-  for (const BucketAccount& each : buckets) {
+  for (const BucketAccount& row : buckets) {
     const auto mean = [&](std::int64_t ns, std::int64_t count) {
       return time_text(ns_seconds(ns) / static_cast<double>(std::max<std::int64_t>(1, count)));
     };
-    const double rate = each.bus_bytes_per_s();
-    table.rows.push_back({each.name, each.bytes == 0 ? "-" : human_bytes(each.bytes),
-                          std::to_string(each.count), mean(each.duration_ns, each.works),
-                          mean(each.moving_ns, each.count), mean(each.exposed_ns, each.works),
-                          mean(each.waiting_ns, each.works),
+    const double rate = row.bus_bytes_per_s();
+    table.rows.push_back({row.name, row.bytes == 0 ? "-" : human_bytes(row.bytes),
+                          std::to_string(row.count), mean(row.duration_ns, row.works),
+                          mean(row.moving_ns, row.count), mean(row.exposed_ns, row.works),
+                          mean(row.waiting_ns, row.works),
                           rate == 0    ? "-"
                           : rate < 1e8 ? fmt::format("{:.3g} MB/s", 1e-6 * rate)
                                        : fmt::format("{:.2f} GB/s", 1e-9 * rate)});
@@ -318,14 +318,14 @@ FindingTable breakdown_table(const TracedRun& run) {
       .columns = {"device", "first to last work", "computes", "only copies or communicates", "idle",
                   "communicates", "of that beside computation"},
       .on_screen = 0};
-  for (const DeviceBreakdown& each : breakdowns_of(run)) {
-    const Breakdown& times = each.breakdown;
+  for (const DeviceBreakdown& device : breakdowns_of(run)) {
+    const Breakdown& times = device.breakdown;
     const auto share = [&](double seconds) {
       return fmt::format("{} ms, {:.2f} %", milliseconds(seconds),
                          100 * seconds / std::max(1e-9, times.span_s));
     };
     table.rows.push_back(
-        {fmt::format("{}: {}", rank_name(run.ranks[each.rank]), on_one_line(each.device)),
+        {fmt::format("{}: {}", rank_name(run.ranks[device.rank]), on_one_line(device.device)),
          milliseconds(times.span_s) + " ms", share(times.compute_s), share(times.non_compute_s),
          share(times.idle_s), share(times.communication_s),
          times.overlap ? fmt::format("{:.2f} %", 100 * *times.overlap) : "-"});
@@ -375,9 +375,9 @@ FindingTable fixes_table(const std::vector<TracedFix>& fixes, double step_s) {
       .title = "What a step would gain without a cause, each by itself; they overlap",
       .columns = {"without", "gain", "of a step"},
       .on_screen = kRowsOnScreen};
-  for (const TracedFix& each : fixes) {
+  for (const TracedFix& fix : fixes) {
     table.rows.push_back(
-        {shown_name(each.name), time_text(each.gain_s), percent_text(each.gain_s.median / step_s)});
+        {shown_name(fix.name), time_text(fix.gain_s), percent_text(fix.gain_s.median / step_s)});
   }
   return table;
 }
@@ -437,10 +437,10 @@ std::string share_text(std::int64_t ns, const RankSum& of) {
 bool is_start_up(const TracedRank& rank, const RankSum& sum) {
   constexpr std::int64_t kLongNs = 100'000'000;
   std::int64_t ns = 0;
-  for (const TraceEvent& each : rank.file.events) {
+  for (const TraceEvent& event : rank.file.events) {
     const bool is_long =
-        each.kind == TraceEvent::Kind::kCall && each.end_ns - each.begin_ns > kLongNs;
-    if (is_long) ns += each.end_ns - each.begin_ns;
+        event.kind == TraceEvent::Kind::kCall && event.end_ns - event.begin_ns > kLongNs;
+    if (is_long) ns += event.end_ns - event.begin_ns;
   }
   return sum.steps == 1 && 4 * ns > sum.wall_ns;
 }
@@ -538,7 +538,7 @@ std::vector<std::string> part_verdict(const TracedRun& run, const RunAccount& ac
   const std::size_t rank = rank_with_most(account, part);
   const NamedCause cause = cause_in(run, account, rank, part);
   std::map<std::int64_t, RankSum> steps;
-  for (const TracedAccount& each : account.accounts) steps[each.number].add(each);
+  for (const TracedAccount& step : account.accounts) steps[step.number].add(step);
   std::vector<double> amounts_s;  // of steps that have any
   for (const auto& [number, sum] : steps) {
     if (sum.part_ns[part] > 0) amounts_s.push_back(sum.step_s(sum.part_ns[part]));
@@ -570,8 +570,8 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
         "graphs, and let no other tool profile the device meanwhile."};
   }
   const RankSum all = rank_sum(account);
-  const Part work = *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) {
-    return traits_of(each).computes ? all.part_ns[each] : -1;
+  const Part work = *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part part) {
+    return traits_of(part).computes ? all.part_ns[part] : -1;
   });
   const TracedFix first = fixes.empty() ? TracedFix{.part = work} : fixes.front();
   using Kind = TracedFix::Kind;
@@ -596,7 +596,7 @@ std::vector<std::string> trace_verdict(const TracedRun& run, const RunAccount& a
 std::string cause_of_outlier(const TracedRun& run, const RunAccount& account, std::int64_t number) {
   RunAccount outliers;
   std::ranges::copy_if(account.outliers, std::back_inserter(outliers.accounts),
-                       [&](const TracedAccount& each) { return each.number == number; });
+                       [&](const TracedAccount& step) { return step.number == number; });
   LateRank late{.excess_s = -1};
   const auto look_at = [&](std::size_t rank, bool in_exchanges) {
     LateRank found{.rank = rank};
@@ -684,9 +684,9 @@ void add_unnamed(const TracedRun& run, const RunAccount& account, std::size_t ra
   const RankSum sum = rank_sum(account, rank);
   const TracedRank& of = run.ranks[rank];
   std::int64_t ns = 0, loads_ns = 0;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank != rank) continue;
-    for (const auto& [time, time_ns] : each.named_ns) {
+  for (const TracedAccount& step : account.accounts) {
+    if (step.rank != rank) continue;
+    for (const auto& [time, time_ns] : step.named_ns) {
       if (of.names.path(time.path).empty()) ns += time_ns;
       const bool is_loader = innermost_name(of, time).starts_with("enumerate(DataLoader)#_Single");
       if (is_loader) loads_ns += time_ns;
@@ -728,8 +728,8 @@ void add_unfollowed(const TracedRun& run, const TracedRank& rank,
   };
   const std::int64_t forward = usual(&Calls::forward), backward = usual(&Calls::backward);
   const std::size_t count = steps.size();
-  std::erase_if(steps, [&](const Calls& each) {
-    return 2 * each.forward < 3 * forward || 4 * each.backward > 5 * backward;
+  std::erase_if(steps, [&](const Calls& calls) {
+    return 2 * calls.forward < 3 * forward || 4 * calls.backward > 5 * backward;
   });
   if (steps.empty() || 2 * steps.size() >= count || forward == 0 || backward == 0) return;
   const Calls& most = *std::ranges::max_element(steps, {}, &Calls::forward);
@@ -795,7 +795,7 @@ std::vector<std::string> gaps_of(const TracedRun& run, const RunAccount& account
 /// many came before. PyTorch's profiler counts from where it was started, so its 0 says nothing.
 std::string traced_checklist(const TracedRun& run, const RunAccount& account) {
   std::set<std::int64_t> steps;
-  for (const TracedAccount& each : account.all()) steps.insert(each.number);
+  for (const TracedAccount& step : account.all()) steps.insert(step.number);
   Conditions known{.source = "trace", .steps = std::ssize(steps)};
   const bool is_ours =
       std::ranges::all_of(run.ranks, [](const TracedRank& rank) { return rank.file.is_ours; });
@@ -856,10 +856,10 @@ Plot picture_of(const TracedRun& run, const RunAccount& account) {
       messages.spans.push_back({row + 1, std::max(0.0, ms(work.begin_ns)), ms(work.end_ns)});
     }
   }
-  for (auto& [what, each] : series) {
+  for (auto& [what, stretches] : series) {
     const bool is_split = what.first == Part::kExposedCommunication && !account.lacks_ranks;
-    each.name = !is_split ? name_of(what.first) : what.second ? kExchanging : kWaitingForRank;
-    plot.series.push_back(std::move(each));
+    stretches.name = !is_split ? name_of(what.first) : what.second ? kExchanging : kWaitingForRank;
+    plot.series.push_back(std::move(stretches));
   }
   if (!messages.spans.empty()) plot.series.push_back(std::move(messages));
   return plot;
@@ -879,16 +879,16 @@ std::string verifying_text(const std::vector<std::filesystem::path>& given) {
 
 RankSum rank_sum(const RunAccount& account, std::optional<std::size_t> rank) {
   RankSum sum;
-  for (const TracedAccount& each : account.accounts) {
-    if (!rank || each.rank == *rank) sum.add(each);
+  for (const TracedAccount& step : account.accounts) {
+    if (!rank || step.rank == *rank) sum.add(step);
   }
   return sum;
 }
 
 RankSum others_sum(const RunAccount& account, std::size_t rank) {
   RankSum others;
-  for (const TracedAccount& each : account.accounts) {
-    if (each.rank != rank) others.add(each);
+  for (const TracedAccount& step : account.accounts) {
+    if (step.rank != rank) others.add(step);
   }
   return others;
 }
@@ -956,11 +956,11 @@ std::string shown_name(const std::string& of) {
 
 std::string steps_text(const TracedRun& run, const RunAccount& account) {
   std::map<std::int64_t, double> usual, longer;  // by number, the longest of all ranks
-  for (const TracedAccount& each : account.all()) {
-    const bool is_usual = std::ranges::find(account.outliers, each.number,
+  for (const TracedAccount& step : account.all()) {
+    const bool is_usual = std::ranges::find(account.outliers, step.number,
                                             &TracedAccount::number) == account.outliers.end();
-    double& wall_s = (is_usual ? usual : longer)[each.number];
-    wall_s = std::max(wall_s, ns_seconds(each.wall_ns));
+    double& wall_s = (is_usual ? usual : longer)[step.number];
+    wall_s = std::max(wall_s, ns_seconds(step.wall_ns));
   }
   std::vector<double> walls_s;
   for (const auto& [number, seconds] : usual) walls_s.push_back(seconds);
@@ -973,7 +973,7 @@ std::string steps_text(const TracedRun& run, const RunAccount& account) {
                        walls_s.size(), spread);
   }
   const auto longest =
-      std::ranges::max_element(longer, {}, [](const auto& each) { return each.second; });
+      std::ranges::max_element(longer, {}, [](const auto& step) { return step.second; });
   const std::string factor = number_text(longest->second / median_s);
   return fmt::format(
       "{} of {} steps take {} in the median {}, but step {} takes {} times as "
@@ -993,9 +993,9 @@ NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t
     return cause_at_work(run, account, rank, part);
   }
   const auto times_of = [&](const auto& counts) {
-    return amount_text(account, rank, part, [&](const TracedAccount& each) {
+    return amount_text(account, rank, part, [&](const TracedAccount& step) {
       std::int64_t sum_ns = 0;
-      for (const auto& [time, ns] : each.named_ns) {
+      for (const auto& [time, ns] : step.named_ns) {
         sum_ns += time.part == part && counts(time) ? ns : 0;
       }
       return sum_ns;
@@ -1003,9 +1003,9 @@ NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t
   };
   // Of names that cover most of it, each of which has the next one within it, the innermost.
   const std::pair<const std::string, std::int64_t>* cause = nullptr;
-  for (const auto& each : names.covered_ns) {
-    const bool is_inner = cause == nullptr || each.second < cause->second;
-    if (2 * each.second >= names.ns && is_inner) cause = &each;
+  for (const auto& name : names.covered_ns) {
+    const bool is_inner = cause == nullptr || name.second < cause->second;
+    if (2 * name.second >= names.ns && is_inner) cause = &name;
   }
   const char* const in = part == Part::kIdle && !of.on_host ? "while the host was in" : "in";
   if (cause != nullptr) {
@@ -1022,7 +1022,7 @@ NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t
     return {"", fmt::format(", most of it {}{}", ahead, times_of(is_ahead))};
   }
   const auto longest = std::ranges::max_element(names.innermost_ns, {},
-                                                [](const auto& each) { return each.second; });
+                                                [](const auto& name) { return name.second; });
   if (4 * longest->second < names.ns || names.covered_ns.count(longest->first) == 0) return {};
   const auto is_in = [&](const NamedTime& time) {
     return innermost_name(of, time) == longest->first;
@@ -1058,7 +1058,7 @@ Findings findings_of(const TracedRun& run, const RunAccount& account) {
   if (run.ranks.size() > 1) findings.tables.push_back(waits_table(run, account));
   findings.tables.insert(findings.tables.end(), {bucket_table(account), breakdown_table(run),
                                                  step_table_of(run, account)});
-  std::erase_if(findings.tables, [](const FindingTable& each) { return each.rows.empty(); });
+  std::erase_if(findings.tables, [](const FindingTable& table) { return table.rows.empty(); });
   findings.plots.push_back(picture_of(run, account));
   if (std::ranges::any_of(run.ranks, &TracedRank::lacks_kernels)) {  // they would show the host's
     findings.tables.clear();
@@ -1088,14 +1088,14 @@ Findings explained(const TracedRun& run, const RunAccount& account, const std::s
 std::string explained_json(std::vector<TraceFile> files) {
   using nlohmann::json;
   std::vector<std::filesystem::path> given;
-  for (const TraceFile& each : files) given.push_back(each.path);
+  for (const TraceFile& file : files) given.push_back(file.path);
   const TracedRun run = run_from(std::move(files));
   const Findings findings = explained(run, account_of(run), "", given);
   json tables = json::array(), plots = json::array();
-  for (const FindingTable& each : findings.tables) {
-    tables.push_back({{"title", each.title}, {"columns", each.columns}, {"rows", each.rows}});
+  for (const FindingTable& table : findings.tables) {
+    tables.push_back({{"title", table.title}, {"columns", table.columns}, {"rows", table.rows}});
   }
-  for (const Plot& each : findings.plots) plots.push_back(svg_of(each));
+  for (const Plot& plot : findings.plots) plots.push_back(svg_of(plot));
   const std::vector<std::string> sentences = texts_of(findings);
   const json all = {{"sentences", sentences},
                     {"tables", tables},

@@ -45,9 +45,9 @@ class TraceSpans final : public Spans {
   TraceSpans(const TracedRun& run, std::size_t rank, std::size_t step)
       : run_(run), rank_(run.ranks[rank]), index_(rank), step_(rank_.steps[step]) {
     for (const std::size_t i : rank_.works_of_step[step]) {
-      const TracedWork& each = run_.works[i];
+      const TracedWork& of = run_.works[i];
       // Work that outlives the step did not hold its end.
-      const bool outlives = each.node < 0 && each.end_ns > step_.wall_end_ns;
+      const bool outlives = of.node < 0 && of.end_ns > step_.wall_end_ns;
       if (!outlives) works_.push_back(i);
     }
   }
@@ -105,11 +105,11 @@ class TraceSpans final : public Spans {
     const auto add_last = [&](const std::vector<std::size_t>& by_end, std::int64_t limit_ns,
                               std::int64_t TracedWork::*end_ns, double after_s) {
       const auto end = [&](std::size_t i) { return run_.works[i].*end_ns; };
-      auto each = std::ranges::upper_bound(by_end, limit_ns, {}, end);
-      while (each != by_end.begin() && seconds(end(*--each)) > after_s) {
-        const TracedWork& other = run_.works[*each];
+      auto earlier = std::ranges::upper_bound(by_end, limit_ns, {}, end);
+      while (earlier != by_end.begin() && seconds(end(*--earlier)) > after_s) {
+        const TracedWork& other = run_.works[*earlier];
         if (other.lane == of.lane || other.begin_ns >= of.begin_ns) continue;
-        return last.add({*each}, seconds(end(*each)));
+        return last.add({*earlier}, seconds(end(*earlier)));
       }
     };
     const TracedMoments& moments = rank_.moments;
@@ -192,10 +192,10 @@ std::vector<HostStretch> communication_of(const TracedRun& run, std::size_t rank
 
 std::int64_t common_ns(const std::vector<HostStretch>& intervals, const HostStretch& with) {
   std::int64_t ns = 0;
-  auto each = std::ranges::upper_bound(intervals, with.begin_ns, {}, &HostStretch::end_ns);
-  for (; each != intervals.end() && each->begin_ns < with.end_ns; ++each) {
+  auto interval = std::ranges::upper_bound(intervals, with.begin_ns, {}, &HostStretch::end_ns);
+  for (; interval != intervals.end() && interval->begin_ns < with.end_ns; ++interval) {
     ns += std::max<std::int64_t>(
-        0, std::min(each->end_ns, with.end_ns) - std::max(each->begin_ns, with.begin_ns));
+        0, std::min(interval->end_ns, with.end_ns) - std::max(interval->begin_ns, with.begin_ns));
   }
   return ns;
 }
@@ -436,8 +436,8 @@ RunAccount account_of(const TracedRun& run) {
   for (const auto& [number, ns] : walls_ns) (ns >= limit_ns ? longer : usual).insert(number);
   RunAccount account = RunSums(run, usual).take();
   if (!longer.empty()) account.outliers = RunSums(run, longer).take().accounts;
-  account.lacks_ranks = std::ranges::any_of(run.exchanges, [&](const TracedExchange& each) {
-    return !each.last_begin_ns && std::ranges::any_of(each.works, [&](std::size_t work) {
+  account.lacks_ranks = std::ranges::any_of(run.exchanges, [&](const TracedExchange& exchange) {
+    return !exchange.last_begin_ns && std::ranges::any_of(exchange.works, [&](std::size_t work) {
       return run.works[work].part == Part::kExposedCommunication;
     });
   });

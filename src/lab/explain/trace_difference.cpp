@@ -78,8 +78,8 @@ std::string change_of(const StepPiece& a, const StepPiece& b) {
 /// The pieces of both, the largest change first.
 std::vector<PieceKey> by_change(const StepPieces& a, const StepPieces& b) {
   std::set<PieceKey> keys;
-  for (const StepPieces* const each : {&a, &b}) {
-    for (const auto& [key, piece] : each->pieces) keys.insert(key);
+  for (const StepPieces* const side : {&a, &b}) {
+    for (const auto& [key, piece] : side->pieces) keys.insert(key);
   }
   std::vector<PieceKey> order(keys.begin(), keys.end());
   std::ranges::stable_sort(order, std::greater(), [&](const PieceKey& key) {
@@ -155,18 +155,18 @@ StepPieces pieces_of(const TracedRun& run, const RunAccount& account) {
   require_steps(run, account);
   StepPieces all;
   WallSums walls(all);
-  for (const TracedAccount& each : account.accounts) {
-    const TracedRank& rank = run.ranks[each.rank];
-    for (const auto& [time, ns] : each.named_ns) {
+  for (const TracedAccount& step : account.accounts) {
+    const TracedRank& rank = run.ranks[step.rank];
+    for (const auto& [time, ns] : step.named_ns) {
       all.pieces[{time.part, innermost_name(rank, time)}].seconds += ns_seconds(ns);
     }
-    visit_stretches(run, each.rank, each.step, [&](const CauseSpan& stretch) {
+    visit_stretches(run, step.rank, step.step, [&](const CauseSpan& stretch) {
       if (has_names(stretch)) return;
       const std::string name =
           stretch.held_by ? work_name(run, run.works[stretch.held_by->run]) : std::string();
       double waits_s = 0;
       if (stretch.part == Part::kExposedCommunication && stretch.held_by) {
-        const HostStretch times = times_of(rank.steps[each.step], stretch);
+        const HostStretch times = times_of(rank.steps[step.step], stretch);
         const TracedExchange* const exchange = run.exchange_of(stretch.held_by->run);
         waits_s = ns_seconds(moving_from(run, stretch.held_by->run, times) - times.begin_ns);
         if (waits_s > 0) {
@@ -177,12 +177,12 @@ StepPieces pieces_of(const TracedRun& run, const RunAccount& account) {
       }
       all.pieces[{stretch.part, name}].seconds += stretch.seconds() - waits_s;
     });
-    for (const std::size_t i : rank.works_of_step[each.step]) {
+    for (const std::size_t i : rank.works_of_step[step.step]) {
       const TracedWork& work = run.works[i];
       const bool counts = work.lane == rank.main && !work.continues;
       if (counts) ++all.pieces[{work.part, work_name(run, work)}].calls;
     }
-    walls.add(rank.rank, each.number, ns_seconds(each.wall_ns));
+    walls.add(rank.rank, step.number, ns_seconds(step.wall_ns));
   }
   const double count = walls.finish();
   for (auto& [key, piece] : all.pieces) piece = {piece.seconds / count, piece.calls / count};
@@ -206,19 +206,19 @@ StepPieces pieces_in(const JsonValue& results) {
   constexpr std::int64_t kMostNumber = std::int64_t{1} << 53;
   StepPieces all;
   WallSums walls(all);
-  for (const JsonValue& each : results.at("accounts").items()) {
-    const bool is_outlier = each.at("outlier").boolean();
+  for (const JsonValue& account : results.at("accounts").items()) {
+    const bool is_outlier = account.at("outlier").boolean();
     if (is_outlier) all.outliers = results.at("answers").texts().at(0);
     if (is_outlier) continue;
-    walls.add(each.at("rank").whole(0, kMostNumber), each.at("step").whole(0, kMostNumber),
-              each.at("wall_s").number(0, kMost));
+    walls.add(account.at("rank").whole(0, kMostNumber), account.at("step").whole(0, kMostNumber),
+              account.at("wall_s").number(0, kMost));
   }
   if (walls.finish() == 0) results.refuse("has no account of a step");
-  for (const JsonValue& each : results.at("pieces").items()) {
-    const auto part = value_named<Part>(each.at("part").exact_text());
-    if (!part) each.at("part").refuse("is no part of a step");
-    all.pieces[{*part, each.at("name").exact_text()}] = {each.at("seconds").number(0, kMost),
-                                                         each.at("calls").number(0, kMost)};
+  for (const JsonValue& piece : results.at("pieces").items()) {
+    const auto part = value_named<Part>(piece.at("part").exact_text());
+    if (!part) piece.at("part").refuse("is no part of a step");
+    all.pieces[{*part, piece.at("name").exact_text()}] = {piece.at("seconds").number(0, kMost),
+                                                          piece.at("calls").number(0, kMost)};
   }
   return all;
 }

@@ -90,8 +90,8 @@ class JsonMender {
     }
     if (first == ']' || first == '}') --depth_;
     if (std::string_view("nNiI-").find(rest.front()) == std::string_view::npos) return 1;
-    const auto is_equal = [](char each, char lower) {
-      return std::tolower(static_cast<unsigned char>(each)) == lower;
+    const auto is_equal = [](char c, char lower) {
+      return std::tolower(static_cast<unsigned char>(c)) == lower;
     };
     for (const std::string_view number : {"infinity", "-infinity", "inf", "-inf", "nan", "-nan"}) {
       if (!std::ranges::equal(rest.substr(0, number.size()), number, is_equal)) continue;
@@ -262,9 +262,9 @@ std::int64_t type_bytes(std::string_view type) {
 std::vector<std::int64_t> extents_of(const EventJson& array) {
   std::vector<std::int64_t> extents;
   if (!array.is_array()) return {};
-  for (const EventJson& each : array) {
-    if (!each.is_number_integer()) return {};
-    const auto extent = each.get<std::int64_t>();
+  for (const EventJson& number : array) {
+    if (!number.is_number_integer()) return {};
+    const auto extent = number.get<std::int64_t>();
     if (extent < 0 || extent > (std::int64_t{1} << 40)) return {};
     extents.push_back(extent);
   }
@@ -275,9 +275,9 @@ std::vector<std::int64_t> extents_of(const EventJson& array) {
 /// "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "nccl:all_reduce", "gloo:all_reduce", "allreduce".
 std::string collective_named(std::string_view name) {
   std::string letters;
-  for (const char each : name) {
-    if (std::isalpha(static_cast<unsigned char>(each)) != 0) {
-      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
+  for (const char c : name) {
+    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
+      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     }
   }
   constexpr std::pair<std::string_view, const char*> kNames[] = {
@@ -322,9 +322,9 @@ bool is_of_user(std::string_view function) {
                                            "/lib/python"};
   const auto name = function.find("): ");
   return name != function.npos && !function.substr(name + 3).starts_with('<') &&
-         std::ranges::none_of(kLibraries, [&](auto each) { return function.starts_with(each); }) &&
+         std::ranges::none_of(kLibraries, [&](auto root) { return function.starts_with(root); }) &&
          std::ranges::none_of(kFolders,
-                              [&](auto each) { return function.find(each) != function.npos; });
+                              [&](auto folder) { return function.find(folder) != function.npos; });
 }
 
 /// Whether it is a node of autograd's graph, or backward of a user's Function: "MulBackward0".
@@ -480,8 +480,8 @@ class TraceCollector {
                     .phase = *phase,
                     .flops = number_or(args, "flops", 0)};
     if (const auto waits = args.find("waits"); waits != args.end() && waits->is_array()) {
-      for (const EventJson& each : *waits) {
-        const std::vector<std::int64_t> wait = extents_of(each);
+      for (const EventJson& entry : *waits) {
+        const std::vector<std::int64_t> wait = extents_of(entry);
         if (wait.size() == 3) node.waits.push_back({wait[0], wait[1], wait[2]});
       }
     }
@@ -560,11 +560,11 @@ void read_trace_head(const EventJson& rest, TraceFile& file) {
       devices->front().is_object()) {
     file.gpu = text_or_empty(devices->front(), "name");
   }
-  for (TracedCollective& each : file.collectives) {
-    const std::int64_t ranks = each.ranks > 0 ? each.ranks : file.world_size;
-    if (each.is_share && ranks > 0) {
-      each.bytes = std::min(each.bytes, std::int64_t{1} << 42) * ranks;
-      each.is_share = false;
+  for (TracedCollective& collective : file.collectives) {
+    const std::int64_t ranks = collective.ranks > 0 ? collective.ranks : file.world_size;
+    if (collective.is_share && ranks > 0) {
+      collective.bytes = std::min(collective.bytes, std::int64_t{1} << 42) * ranks;
+      collective.is_share = false;
     }
   }
   std::int64_t base_ns = 0;
@@ -579,9 +579,9 @@ void read_trace_head(const EventJson& rest, TraceFile& file) {
       event.end_ns += base_ns;
     }
   }
-  for (TraceFile::Gradient& each : file.gradients) {
-    each.begin_ns += base_ns;
-    each.end_ns += base_ns;
+  for (TraceFile::Gradient& gradient : file.gradients) {
+    gradient.begin_ns += base_ns;
+    gradient.end_ns += base_ns;
   }
   for (TracedStep& step : file.steps) {
     for (std::int64_t* const at : {&step.start_ns, &step.fetch_begin_ns, &step.fetched_ns}) {

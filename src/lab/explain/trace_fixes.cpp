@@ -45,9 +45,9 @@ struct FixableStretch {
 std::vector<RemovableCause> named_causes(const TracedRun& run, const RunAccount& account,
                                          std::int64_t least_ns) {
   std::map<std::pair<Part, std::string>, std::int64_t> sums;
-  for (const TracedAccount& each : account.accounts) {
-    const TracedRank& rank = run.ranks[each.rank];
-    for (const auto& [time, ns] : each.named_ns) {
+  for (const TracedAccount& step : account.accounts) {
+    const TracedRank& rank = run.ranks[step.rank];
+    for (const auto& [time, ns] : step.named_ns) {
       const bool is_idle = time.part == Part::kIdle && !rank.on_host;  // the host waits, too
       const std::string name = innermost_name(rank, time);
       if (rank.names.path(time.path).empty() || is_idle || names_phase(name)) continue;
@@ -57,12 +57,12 @@ std::vector<RemovableCause> named_causes(const TracedRun& run, const RunAccount&
   std::vector<std::pair<std::int64_t, RemovableCause>> longest;
   for (const auto& [key, ns] : sums) {
     const auto& [part, name] = key;
-    const bool is_known = std::ranges::find(longest, name, [](const auto& each) {
-                            return each.second.name;
+    const bool is_known = std::ranges::find(longest, name, [](const auto& cause) {
+                            return cause.second.name;
                           }) != longest.end();
     if (ns >= least_ns && !is_known) longest.push_back({ns, {.part = part, .name = name}});
   }
-  std::ranges::stable_sort(longest, std::greater(), [](const auto& each) { return each.first; });
+  std::ranges::stable_sort(longest, std::greater(), [](const auto& cause) { return cause.first; });
   std::vector<RemovableCause> causes;
   for (auto& [ns, cause] : longest) {
     if (causes.size() < kMostNames) causes.push_back(std::move(cause));
@@ -118,13 +118,13 @@ class Replay {
                            .rank_s = std::vector<double>(run.ranks.size(), 0)});
     }
     for (auto first = account.accounts.begin(); first != account.accounts.end();) {
-      const auto end = std::find_if(first, account.accounts.end(), [&](const TracedAccount& each) {
-        return each.number != first->number;
+      const auto end = std::find_if(first, account.accounts.end(), [&](const TracedAccount& step) {
+        return step.number != first->number;
       });
       stretches_.clear();
-      std::for_each(first, end, [&](const TracedAccount& each) { add(each); });
-      std::ranges::stable_sort(stretches_, {}, [](const FixableStretch& each) {
-        return std::pair(each.times.end_ns, each.times.begin_ns);
+      std::for_each(first, end, [&](const TracedAccount& step) { add(step); });
+      std::ranges::stable_sort(stretches_, {}, [](const FixableStretch& stretch) {
+        return std::pair(stretch.times.end_ns, stretch.times.begin_ns);
       });
       for (std::size_t i = 0; i < replayed_.size(); ++i) {
         replay(replayed_[i], i / 2, i % 2 == 1, std::span(first, end));
@@ -159,26 +159,26 @@ class Replay {
 
   void replay(Replayed& of, std::size_t number, bool at_most,
               std::span<const TracedAccount> accounts) const {
-    for (std::vector<Gained>& each : of.gained) {  // of earlier steps, only the last counts
-      const std::int64_t ns = each.empty() ? 0 : each.back().ns;
-      each = {{std::numeric_limits<std::int64_t>::min(), ns}};
+    for (std::vector<Gained>& gained : of.gained) {  // of earlier steps, only the last counts
+      const std::int64_t ns = gained.empty() ? 0 : gained.back().ns;
+      gained = {{std::numeric_limits<std::int64_t>::min(), ns}};
     }
-    for (const FixableStretch& each : stretches_) {
-      std::vector<Gained>& gained = of.gained[each.rank];
+    for (const FixableStretch& stretch : stretches_) {
+      std::vector<Gained>& gained = of.gained[stretch.rank];
       const std::int64_t before_ns = gained.back().ns;
-      std::int64_t lost_ns = each.seen_ns.at(number);
-      if (at_most) lost_ns += unseen_ns(each, number, of.unseen_ns[each.rank]);
+      std::int64_t lost_ns = stretch.seen_ns.at(number);
+      if (at_most) lost_ns += unseen_ns(stretch, number, of.unseen_ns[stretch.rank]);
       std::int64_t after_ns = before_ns + lost_ns;
-      if (lost_ns == 0 && each.exchange != nullptr) {
-        after_ns = after_exchange(each, of.gained, number);
+      if (lost_ns == 0 && stretch.exchange != nullptr) {
+        after_ns = after_exchange(stretch, of.gained, number);
       }
-      if (after_ns != before_ns) gained.push_back({each.times.end_ns, after_ns});
+      if (after_ns != before_ns) gained.push_back({stretch.times.end_ns, after_ns});
     }
     double sum_s = 0, least_s = std::numeric_limits<double>::infinity();
-    for (const TracedAccount& each : accounts) {
-      const std::vector<Gained>& gained = of.gained[each.rank];
+    for (const TracedAccount& step : accounts) {
+      const std::vector<Gained>& gained = of.gained[step.rank];
       const double gain_s = ns_seconds(gained.back().ns - gained.front().ns);
-      of.rank_s[each.rank] += gain_s;
+      of.rank_s[step.rank] += gain_s;
       sum_s += gain_s;
       least_s = std::min(least_s, gain_s);
     }
@@ -188,13 +188,13 @@ class Replay {
 
   /// What a stretch loses of what the cause did beside work: on the CPU at once, on a device where
   /// its host is late afterwards.
-  [[nodiscard]] std::int64_t unseen_ns(const FixableStretch& each, std::size_t number,
+  [[nodiscard]] std::int64_t unseen_ns(const FixableStretch& stretch, std::size_t number,
                                        std::int64_t& kept_ns) const {
-    const std::int64_t ns = each.unseen_ns.at(number);
-    if (run_.ranks[each.rank].on_host) return each.exchange == nullptr ? ns : 0;
+    const std::int64_t ns = stretch.unseen_ns.at(number);
+    if (run_.ranks[stretch.rank].on_host) return stretch.exchange == nullptr ? ns : 0;
     kept_ns += ns;
-    if (!each.is_late_host) return 0;
-    const std::int64_t lost_ns = std::min(kept_ns, each.times.ns() - each.seen_ns.at(number));
+    if (!stretch.is_late_host) return 0;
+    const std::int64_t lost_ns = std::min(kept_ns, stretch.times.ns() - stretch.seen_ns.at(number));
     kept_ns -= lost_ns;
     return lost_ns;
   }
@@ -205,20 +205,20 @@ class Replay {
 
   /// It ends as long after the last rank's entry as it did, without transfers at once, but not
   /// before it begins.
-  [[nodiscard]] std::int64_t after_exchange(const FixableStretch& each,
+  [[nodiscard]] std::int64_t after_exchange(const FixableStretch& stretch,
                                             const std::vector<std::vector<Gained>>& gained,
                                             std::size_t number) const {
     std::int64_t last_ns = std::numeric_limits<std::int64_t>::min();
-    for (const std::size_t i : each.exchange->works) {
+    for (const std::size_t i : stretch.exchange->works) {
       const TracedWork& work = run_.works[i];
       last_ns = std::max(last_ns, work.begin_ns - gained_at(gained[work.rank], work.begin_ns));
     }
-    std::int64_t moved_ns = each.times.end_ns - *each.exchange->last_begin_ns;
+    std::int64_t moved_ns = stretch.times.end_ns - *stretch.exchange->last_begin_ns;
     if (causes_[number].kind == FixKind::kExchanges) {
       moved_ns = std::min<std::int64_t>(moved_ns, 0);
     }
-    const std::int64_t begin_ns = each.times.begin_ns - gained[each.rank].back().ns;
-    return each.times.end_ns - std::max(begin_ns, last_ns + moved_ns);
+    const std::int64_t begin_ns = stretch.times.begin_ns - gained[stretch.rank].back().ns;
+    return stretch.times.end_ns - std::max(begin_ns, last_ns + moved_ns);
   }
 
   void add(const TracedAccount& account) {
@@ -288,10 +288,10 @@ double gain(const TracedFix& fix) {
 
 /// Leaves out the parts of which another cause is half, and puts the first cause in its place.
 void rank_first(const TracedRun& run, const RunAccount& account, std::vector<TracedFix>& fixes) {
-  std::erase_if(fixes, [&, all = fixes](const TracedFix& each) {
-    return each.kind == FixKind::kPart && std::ranges::any_of(all, [&](const TracedFix& other) {
-             return other.kind != FixKind::kPart && other.part == each.part &&
-                    2 * gain(other) >= gain(each);
+  std::erase_if(fixes, [&, all = fixes](const TracedFix& fix) {
+    return fix.kind == FixKind::kPart && std::ranges::any_of(all, [&](const TracedFix& other) {
+             return other.kind != FixKind::kPart && other.part == fix.part &&
+                    2 * gain(other) >= gain(fix);
            });
   });
   const auto put_first = [&](auto found) {
@@ -302,8 +302,8 @@ void rank_first(const TracedRun& run, const RunAccount& account, std::vector<Tra
     put_first(
         std::ranges::find(fixes, leading_name(run, account, fixes.front().part), &TracedFix::name));
   }
-  put_first(std::ranges::find_if(fixes, [&](const TracedFix& each) {
-    return each.kind == FixKind::kLateRank && 2 * gain(each) >= gain(fixes.front());
+  put_first(std::ranges::find_if(fixes, [&](const TracedFix& fix) {
+    return fix.kind == FixKind::kLateRank && 2 * gain(fix) >= gain(fixes.front());
   }));
 }
 

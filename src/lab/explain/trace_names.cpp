@@ -29,8 +29,8 @@ class ScopeReader {
     for (const TraceEvent& event : file.functions) {
       if (rows.contains(event.row) && !is_step(event)) add(event, file.names[event.name]);
     }
-    std::ranges::stable_sort(scopes_, {}, [](const Scope& each) {
-      return std::pair(each.times.begin_ns, -each.times.end_ns);
+    std::ranges::stable_sort(scopes_, {}, [](const Scope& scope) {
+      return std::pair(scope.times.begin_ns, -scope.times.end_ns);
     });
   }
 
@@ -136,7 +136,7 @@ void TracedNames::visit(
 }
 
 void TracedNames::shift(std::int64_t ns) {
-  for (Moment& each : moments_) each.from_ns += ns;
+  for (Moment& moment : moments_) moment.from_ns += ns;
 }
 
 }  // namespace barestep

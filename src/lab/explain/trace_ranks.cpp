@@ -69,19 +69,19 @@ MeasuredStep measured_step(const TracedRun& run, std::size_t number) {
   std::int64_t before_ns = of.begin_ns, ready_ns = of.wall_begin_ns;
   auto queued = main.begin();
   const auto& gradients = rank.file.gradients;
-  auto each = std::ranges::lower_bound(gradients, of.begin_ns, {}, &TraceFile::Gradient::begin_ns);
-  for (; each != gradients.end() && each->begin_ns < of.end_ns; ++each) {
+  auto next = std::ranges::lower_bound(gradients, of.begin_ns, {}, &TraceFile::Gradient::begin_ns);
+  for (; next != gradients.end() && next->begin_ns < of.end_ns; ++next) {
     const auto forward = std::ranges::upper_bound(forward_ns, before_ns);
-    if (!step.gradients.empty() && forward != forward_ns.end() && *forward < each->begin_ns) {
+    if (!step.gradients.empty() && forward != forward_ns.end() && *forward < next->begin_ns) {
       ++step.micro_batches;
       step.gradients.clear();
     }
-    before_ns = each->begin_ns;
-    for (; queued != main.end() && queued->first <= each->end_ns; ++queued) {
+    before_ns = next->begin_ns;
+    for (; queued != main.end() && queued->first <= next->end_ns; ++queued) {
       ready_ns = std::max(ready_ns, queued->second);
     }
-    ready_ns = std::min(std::max(ready_ns, each->end_ns), of.wall_end_ns);
-    step.gradients.push_back({ns_seconds(ready_ns - of.wall_begin_ns), each->bytes});
+    ready_ns = std::min(std::max(ready_ns, next->end_ns), of.wall_end_ns);
+    step.gradients.push_back({ns_seconds(ready_ns - of.wall_begin_ns), next->bytes});
   }
   return step;
 }
@@ -124,7 +124,7 @@ class DdpStep {
  public:
   explicit DdpStep(const MeasuredStep& step) : alone_s_(step.wall_s) {
     std::vector<std::int64_t> sizes;
-    for (const ReadyGradient& each : step.gradients) sizes.push_back(each.bytes);
+    for (const ReadyGradient& gradient : step.gradients) sizes.push_back(gradient.bytes);
     constexpr std::int64_t kLimits[] = {kFirstBucketBytes, kBucketBytes};
     double from_s = 0;
     std::vector<Copy> back;
@@ -218,7 +218,7 @@ double mean_slowest(const std::vector<StepForecast>& steps, int draws) {
 
 double median_of(const std::vector<StepForecast>& steps, double StepForecast::*seconds) {
   std::vector<double> all;
-  for (const StepForecast& each : steps) all.push_back(each.*seconds);
+  for (const StepForecast& step : steps) all.push_back(step.*seconds);
   return estimate_of(all).median;
 }
 
@@ -226,10 +226,10 @@ FindingTable bucket_forecasts(const std::vector<BucketForecast>& buckets) {
   FindingTable table{
       .title = "The buckets of the median step (simulated)",
       .columns = {"bucket", "gradients", "size", "ready at", "all-reduce from", "to"}};
-  for (const BucketForecast& each : buckets) {
-    table.rows.push_back({std::to_string(table.rows.size()), std::to_string(each.gradients),
-                          human_bytes(each.bytes), milliseconds(each.ready_s) + " ms",
-                          milliseconds(each.begin_s) + " ms", milliseconds(each.end_s) + " ms"});
+  for (const BucketForecast& row : buckets) {
+    table.rows.push_back({std::to_string(table.rows.size()), std::to_string(row.gradients),
+                          human_bytes(row.bytes), milliseconds(row.ready_s) + " ms",
+                          milliseconds(row.begin_s) + " ms", milliseconds(row.end_s) + " ms"});
   }
   return table;
 }
@@ -242,12 +242,12 @@ Plot forecast_plot(const std::vector<BucketForecast>& buckets) {
             .categories = {"gradients", "all-reduce"},
             .series = {{.name = "until a bucket is ready"}, {.name = "all-reduce"}}};
   double from_s = 0;
-  for (const BucketForecast& each : buckets) {
+  for (const BucketForecast& bucket : buckets) {
     const std::string note =
-        fmt::format("bucket {}, {}", &each - buckets.data(), human_bytes(each.bytes));
-    plot.series[0].spans.push_back({0, 1e3 * from_s, 1e3 * each.ready_s, note});
-    plot.series[1].spans.push_back({1, 1e3 * each.begin_s, 1e3 * each.end_s, note});
-    from_s = each.ready_s;
+        fmt::format("bucket {}, {}", &bucket - buckets.data(), human_bytes(bucket.bytes));
+    plot.series[0].spans.push_back({0, 1e3 * from_s, 1e3 * bucket.ready_s, note});
+    plot.series[1].spans.push_back({1, 1e3 * bucket.begin_s, 1e3 * bucket.end_s, note});
+    from_s = bucket.ready_s;
   }
   return plot;
 }
@@ -331,8 +331,8 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
                             {"high_s", high_s},
                             {"exposed_s", shown.exposed_s},
                             {"micro_batches", static_cast<double>(micro_batches)}};
-  for (const BucketForecast& each : shown.buckets) {
-    answer.figures[fmt::format("bucket {}", &each - shown.buckets.data())] = figures_of(each);
+  for (const BucketForecast& bucket : shown.buckets) {
+    answer.figures[fmt::format("bucket {}", &bucket - shown.buckets.data())] = figures_of(bucket);
   }
   return answer;
 }

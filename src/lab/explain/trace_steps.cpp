@@ -64,9 +64,9 @@ bool names_evaluation(std::string_view name) {
                                          "validate", "validation", "test"};
   if (const auto function = name.find("): "); function != name.npos) name.remove_prefix(function);
   std::string word;
-  for (const char each : std::string(name) + ' ') {
-    if (std::isalpha(static_cast<unsigned char>(each)) != 0) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
+  for (const char c : std::string(name) + ' ') {
+    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     } else if (std::ranges::find(kWords, std::exchange(word, "")) != std::end(kWords)) {
       return true;
     }
@@ -103,15 +103,15 @@ class HostPlace {
     return std::ranges::any_of(open_, &Open::is_compilation);
   }
   [[nodiscard]] std::optional<TraceIndex> op() const {
-    for (auto each = open_.rbegin(); each != open_.rend(); ++each) {
-      if (each->is_op) return each->event->name;
+    for (auto outer = open_.rbegin(); outer != open_.rend(); ++outer) {
+      if (outer->is_op) return outer->event->name;
     }
     return std::nullopt;
   }
   /// The collective that is being launched, an index; -1 if none is.
   [[nodiscard]] std::int32_t collective() const {
-    for (const Open& each : open_) {
-      if (each.event->collective >= 0) return each.event->collective;
+    for (const Open& outer : open_) {
+      if (outer.event->collective >= 0) return outer.event->collective;
     }
     return -1;
   }
@@ -121,19 +121,19 @@ class HostPlace {
     if (std::ranges::any_of(open_, &Open::is_loader)) return Part::kDataWait;
     const Part forward = std::ranges::any_of(open_, &Open::is_loss) ? Part::kLoss : Part::kForward;
     bool is_recorded = false;
-    for (auto each = open_.rbegin(); each != open_.rend(); ++each) {
-      if (each->event->is_backward) return Part::kBackward;
-      if (each->is_optimizer) {
-        return each->has_closure && is_recorded ? forward : Part::kOptimizer;
+    for (auto outer = open_.rbegin(); outer != open_.rend(); ++outer) {
+      if (outer->event->is_backward) return Part::kBackward;
+      if (outer->is_optimizer) {
+        return outer->has_closure && is_recorded ? forward : Part::kOptimizer;
       }
-      is_recorded |= each->event->is_recorded;
+      is_recorded |= outer->event->is_recorded;
     }
     return forward;
   }
   /// Whether it does what autograd does not record: clipping behind backward, for example.
   [[nodiscard]] bool is_unrecorded() const {
     return is_in_op() &&
-           std::ranges::none_of(open_, [](const Open& each) { return each.event->is_recorded; });
+           std::ranges::none_of(open_, [](const Open& outer) { return outer.event->is_recorded; });
   }
 
  private:
@@ -252,7 +252,7 @@ class RankReader {
         backward.push_back(event.name);
       }
     }
-    for (Update& each : all) std::ranges::sort(each.work);
+    for (Update& update : all) std::ranges::sort(update.work);
     return all;
   }
 
@@ -278,7 +278,7 @@ class RankReader {
     if (rank_.updates_of_step == 1) {
       const TraceIndex name = all.front().name;
       rank_.other_updates =
-          std::erase_if(all, [&](const Update& each) { return each.name != name; });
+          std::erase_if(all, [&](const Update& update) { return update.name != name; });
     }
     step_row_ = all.front().row;
     std::int64_t begin_ns = file().events.front().begin_ns;
@@ -959,13 +959,13 @@ class RankReader {
 using ExchangeKey = std::tuple<std::int64_t, std::string, std::string, std::int64_t, std::int64_t>;
 
 /// Of a message: from which rank to which, as far as the traces tell; of two ranks they do.
-std::string direction_of(const TracedRun& run, std::size_t rank, const TracedCollective& each) {
+std::string direction_of(const TracedRun& run, std::size_t rank, const TracedCollective& message) {
   const std::int64_t own = run.ranks[rank].rank;
-  std::int64_t other = each.peer;
+  std::int64_t other = message.peer;
   if (run.ranks.size() == 2) other = run.ranks[1 - rank].rank;
-  if (other < 0) return fmt::format("{} of {}", each.name, own);
-  return each.name == "send" ? fmt::format("from {} to {}", own, other)
-                             : fmt::format("from {} to {}", other, own);
+  if (other < 0) return fmt::format("{} of {}", message.name, own);
+  return message.name == "send" ? fmt::format("from {} to {}", own, other)
+                                : fmt::format("from {} to {}", other, own);
 }
 
 void match_exchanges(TracedRun& run) {
@@ -981,9 +981,9 @@ void match_exchanges(TracedRun& run) {
     std::ranges::stable_sort(works, {}, [&](std::size_t i) { return run.works[i].begin_ns; });
     std::map<ExchangeKey, std::int64_t> counts;
     for (const std::size_t i : works) {
-      const TracedCollective& each = run.collective_of(run.works[i]);
-      const std::string name = each.is_message() ? direction_of(run, rank, each) : each.name;
-      ExchangeKey key{of.steps[*run.works[i].step].number, each.group, name, each.bytes, 0};
+      const TracedCollective& record = run.collective_of(run.works[i]);
+      const std::string name = record.is_message() ? direction_of(run, rank, record) : record.name;
+      ExchangeKey key{of.steps[*run.works[i].step].number, record.group, name, record.bytes, 0};
       std::get<4>(key) = counts[key]++;
       TracedExchange& exchange = found[key];
       exchange.step = std::get<0>(key);
@@ -1041,8 +1041,8 @@ void align_clock(TracedRun& run, std::size_t rank) {
 /// one is part of it.
 void find_last_ranks(TracedRun& run) {
   // Where a collective does not tell its ranks, as gloo's do not, they are all of the job's.
-  const bool has_all_ranks = std::ranges::all_of(run.ranks, [&](const TracedRank& each) {
-    return each.file.world_size <= std::ssize(run.ranks);
+  const bool has_all_ranks = std::ranges::all_of(run.ranks, [&](const TracedRank& rank) {
+    return rank.file.world_size <= std::ssize(run.ranks);
   });
   for (std::size_t e = 0; e < run.exchanges.size(); ++e) {
     TracedExchange& exchange = run.exchanges[e];
@@ -1127,17 +1127,17 @@ std::int64_t end_ns(const TraceFile& file) {
 /// Refuses a second cycle of a profiler's schedule: it is no other rank. Files of one process at
 /// the same time are of its devices, or of containers that number their processes alike.
 void require_other_process(const TracedRun& run, const TraceFile& file) {
-  for (const TracedRank& each : run.ranks) {
-    const bool is_told = file.rank && each.file.rank;
-    if (is_told || file.is_ours || file.process.empty() || file.process != each.file.process) {
+  for (const TracedRank& other : run.ranks) {
+    const bool is_told = file.rank && other.file.rank;
+    if (is_told || file.is_ours || file.process.empty() || file.process != other.file.process) {
       continue;
     }
-    const bool is_apart = file.events.front().begin_ns >= end_ns(each.file) ||
-                          each.file.events.front().begin_ns >= end_ns(file);
+    const bool is_apart = file.events.front().begin_ns >= end_ns(other.file) ||
+                          other.file.events.front().begin_ns >= end_ns(file);
     if (!is_apart) continue;
     refuse_trace(file.path,
                  fmt::format("is of the process of '{}' at another time, so it is no other rank",
-                             each.file.path.string()),
+                             other.file.path.string()),
                  "explain each cycle of a profiler's schedule by itself");
   }
 }
@@ -1147,9 +1147,9 @@ void require_other_process(const TracedRun& run, const TraceFile& file) {
 void require_one_job(const TracedRun& run) {
   constexpr std::int64_t kApartNs = 5'000'000'000;
   std::set<std::size_t> meet;
-  for (const TracedExchange& each : run.exchanges) {
-    for (const std::size_t i : each.works) {
-      if (each.works.size() > 1) meet.insert(run.works[i].rank);
+  for (const TracedExchange& exchange : run.exchanges) {
+    for (const std::size_t i : exchange.works) {
+      if (exchange.works.size() > 1) meet.insert(run.works[i].rank);
     }
   }
   const TraceFile& first = run.ranks.front().file;
@@ -1208,9 +1208,9 @@ void link_nodes(TracedRun& run) {
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
     const TraceFile& file = run.ranks[rank].file;
     const auto device_of = [&](std::int64_t device) {  // its rank
-      const auto found = std::ranges::find_if(run.ranks, [&](const TracedRank& each) {
-        return each.file.process == file.process && !each.file.nodes.empty() &&
-               each.file.nodes.front().device == device;
+      const auto found = std::ranges::find_if(run.ranks, [&](const TracedRank& other) {
+        return other.file.process == file.process && !other.file.nodes.empty() &&
+               other.file.nodes.front().device == device;
       });
       return static_cast<std::size_t>(found - run.ranks.begin());
     };
@@ -1238,11 +1238,11 @@ void link_nodes(TracedRun& run) {
 std::vector<HostStretch> united(std::vector<HostStretch> stretches) {
   std::ranges::sort(stretches, {}, &HostStretch::begin_ns);
   std::vector<HostStretch> all;
-  for (const HostStretch& each : stretches) {
-    if (all.empty() || each.begin_ns > all.back().end_ns) {
-      all.push_back(each);
+  for (const HostStretch& stretch : stretches) {
+    if (all.empty() || stretch.begin_ns > all.back().end_ns) {
+      all.push_back(stretch);
     } else {
-      all.back().end_ns = std::max(all.back().end_ns, each.end_ns);
+      all.back().end_ns = std::max(all.back().end_ns, stretch.end_ns);
     }
   }
   return all;

@@ -164,13 +164,13 @@ class PassReader {
     const std::size_t count = pass.activations.size(), layers = pass.linears.size();
     const bool fits = count == 0 || count == layers || count + 1 == layers;
     const bool same = std::ranges::all_of(
-        pass.activations, [&](Activation each) { return each == pass.activations.front(); });
+        pass.activations, [&](Activation kind) { return kind == pass.activations.front(); });
     if (!pass.is_mlp || !fits || !same || layers > kMaxLayers) return {};
     std::vector<std::int64_t> widths = {pass.linears.front().inputs};
-    for (const TraceFile::Linear& each : pass.linears) {
-      const bool follows = each.inputs == widths.back() && each.rows == pass.linears.front().rows;
-      if (!follows || each.rows < 1 || each.inputs < 1 || each.outputs < 1) return {};
-      widths.push_back(each.outputs);
+    for (const TraceFile::Linear& layer : pass.linears) {
+      const bool follows = layer.inputs == widths.back() && layer.rows == pass.linears.front().rows;
+      if (!follows || layer.rows < 1 || layer.inputs < 1 || layer.outputs < 1) return {};
+      widths.push_back(layer.outputs);
     }
     return widths;
   }
@@ -228,8 +228,8 @@ std::string card_for(std::string_view gpu) {
 int ranks_of(const TracedRun& run) {
   const TraceFile& first = run.ranks.front().file;
   auto ranks = static_cast<int>(std::max<std::int64_t>(std::ssize(run.ranks), first.world_size));
-  for (const TracedCollective& each : first.collectives) {
-    ranks = std::max(ranks, each.ranks);
+  for (const TracedCollective& collective : first.collectives) {
+    ranks = std::max(ranks, collective.ranks);
   }
   return ranks;
 }
