@@ -217,8 +217,8 @@ class ArgumentParser::Bound final : public Command {
     }
     const std::string option = argument.substr(0, argument.find('='));
     std::vector<std::string_view> names;
-    for (const CLI::Option* each : app_.get_options()) {
-      for (const std::string& name : each->get_lnames()) names.push_back(name);
+    for (const CLI::Option* known : app_.get_options()) {
+      for (const std::string& name : known->get_lnames()) names.push_back(name);
     }
     fail(ExitCode::kUsage, {"unknown option", option, fmt::format("{} has no such option", name_),
                             did_you_mean(option, names, true)});
@@ -253,15 +253,15 @@ struct ArgumentParser::State {
         option("--completion", "bash|zsh", "print completions for this shell and exit",
                [this](const RawValue& given) { shell = choice(given, kShells); });
     Argument man = flag("--man", "print a page for man and exit", shows_man_page);
-    for (Argument* const each : {&completion, &man}) {
-      each->group = "Other";
-      self.add(std::move(*each));
+    for (Argument* const argument : {&completion, &man}) {
+      argument->group = "Other";
+      self.add(std::move(*argument));
     }
     self.add_help();
     app.set_version_flag("--version", fmt::format("{} {}", program, version),
                          "print the version and exit")
         ->group("Other");
-    for (const auto& each : commands) each->add_help();
+    for (const auto& bound : commands) bound->add_help();
   }
 
   /// The output of --completion or --man; empty if neither is given.
@@ -271,8 +271,8 @@ struct ArgumentParser::State {
     ProgramText text{
         .program = program, .version = version, .examples = app.get_footer(), .self = self.text()};
     text.self.name.clear();
-    for (const auto& each : commands) {
-      if (each->is_shown()) text.commands.push_back(each->text());
+    for (const auto& bound : commands) {
+      if (bound->is_shown()) text.commands.push_back(bound->text());
     }
     if (shows_man_page) return man_page(text);
     return shell == 0 ? bash_completion(text) : zsh_completion(text);
@@ -283,15 +283,15 @@ struct ArgumentParser::State {
     if (commands.empty()) return nullptr;
     const std::vector<std::string> rest = app.remaining();
     if (rest.empty()) {
-      for (const auto& each : commands) {
-        if (each->app().parsed()) return each.get();
+      for (const auto& bound : commands) {
+        if (bound->app().parsed()) return bound.get();
       }
       fail(ExitCode::kUsage, {"command", "", "is missing", program + " --help lists all"});
     }
     if (rest.front().starts_with('-')) self.read();
     std::vector<std::string_view> names;
-    for (const auto& each : commands) {
-      if (each->is_shown()) names.push_back(each->app().get_name());
+    for (const auto& bound : commands) {
+      if (bound->is_shown()) names.push_back(bound->app().get_name());
     }
     fail(ExitCode::kUsage,
          {"unknown command", rest.front(), fmt::format("{} has no such command", program),

@@ -147,16 +147,16 @@ void add_study_options(Command& run, StudyOptions& study) {
   static constexpr std::string_view kChosen[] = {
       "batch-per-rank", "data",   "device",  "devices",    "epochs",
       "early-stop",     "layers", "threads", "show-split", "global-batch-size"};
-  for (const Option& each : options_to_predict()) {
-    const bool is_chosen = std::ranges::find(kChosen, each.name) != std::end(kChosen);
-    if (is_chosen || each.group == "Observing" || each.group == "Files") continue;
+  for (const Option& of_trainer : options_to_predict()) {
+    const bool is_chosen = std::ranges::find(kChosen, of_trainer.name) != std::end(kChosen);
+    if (is_chosen || of_trainer.group == "Observing" || of_trainer.group == "Files") continue;
     const char* const usual =
-        each.name == "dim"
+        of_trainer.name == "dim"
             ? "1024, on GPUs 8192, with --quick as wide as a step of 3 ms needs, or varied"
-        : each.name == "depth" ? "6, or varied"
-        : each.name == "steps" ? "30, with --quick 20"
-                               : "";
-    run.add(trainer_option(each, study.given, usual));
+        : of_trainer.name == "depth" ? "6, or varied"
+        : of_trainer.name == "steps" ? "30, with --quick 20"
+                                     : "";
+    run.add(trainer_option(of_trainer, study.given, usual));
   }
 }
 
@@ -165,7 +165,7 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
       parser.add_command("run", "Run experiments; a stopped run continues where it stopped.",
                          [&] { run_study(study); });
   std::vector<std::string> names = {"all"};
-  for (const Experiment& each : experiments()) names.push_back(each.name);
+  for (const Experiment& experiment : experiments()) names.push_back(experiment.name);
   run.add(with_values(
       required(several(option("name", "", "experiments, or all", to_texts(study.names)))),
       std::move(names)));
@@ -326,18 +326,18 @@ void add_card(ArgumentParser& parser, StudyOptions& study) {
 
 /// The trainers' options. Those that are never simulated are refused with the reason, and hidden.
 void add_options_to_predict(Command& command, GivenOptions& given) {
-  for (const Option& each : options_to_predict()) {
-    if (each.name == "memory") continue;  // of `plan`, which has its own
+  for (const Option& option : options_to_predict()) {
+    if (option.name == "memory") continue;  // of `plan`, which has its own
     Argument argument =
-        trainer_option(each, given, each.name == "dim" ? text_of_number(kDefaultDimCuda) : "");
-    if (each.name == "scheme") {
+        trainer_option(option, given, option.name == "dim" ? text_of_number(kDefaultDimCuda) : "");
+    if (option.name == "scheme") {
       argument.type = fmt::format("{}", fmt::join(scheme_names(), "|"));
       argument.read = [&given](const RawValue& value) { given.emplace("scheme", value.text); };
       argument.help +=
           "; data-parallel is what mlp_dp does; the ranks of tensor share every layer, and those "
           "of pipeline are stages";
     }
-    if (!why_never_simulated(each).empty()) argument.group = "";
+    if (!why_never_simulated(option).empty()) argument.group = "";
     command.add(std::move(argument));
   }
 }

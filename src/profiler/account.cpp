@@ -386,8 +386,8 @@ std::string account_table(const StepAccount& account) {
 std::string bottleneck(const Profile& profile, const MeanAccount& account, const Peaks& peaks) {
   if (account.count() == 0) return "";
   const StepAccount mean = account.mean();
-  const Part part =
-      *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return mean[each]; });
+  const Part part = *std::ranges::max_element(kValuesOf<Part>, {},
+                                              [&](Part candidate) { return mean[candidate]; });
   return fmt::format(
       "The bottleneck is {}: {} of a step, {}{}.\n", subject_of(part),
       percent_text(mean[part] / mean.wall_s), table_time(mean[part]),

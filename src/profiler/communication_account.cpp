@@ -136,9 +136,9 @@ class CollectivesOfRanks {
       }
     }
     std::vector<RankGroups> groups;
-    for (const auto& each : by_first) {
+    for (const auto& collective : by_first) {
       RankGroups& of_collective = groups.emplace_back();
-      for (const auto& [first, ranks] : each) of_collective.push_back(ranks);
+      for (const auto& [first, ranks] : collective) of_collective.push_back(ranks);
     }
     return groups;
   }

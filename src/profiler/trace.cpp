@@ -183,8 +183,8 @@ struct PlacedActivity {
 /// Work in one row may overlap if a kernel begins before the previous one has ended, and readers
 /// drop overlapping work. Cuts the first at the start of the second.
 void cut_overlaps(std::vector<PlacedActivity>& work) {
-  const auto place = [](const PlacedActivity& each) {
-    return std::tuple(each.row.tid, each.span.begin_ns, each.span.end_ns);
+  const auto place = [](const PlacedActivity& placed) {
+    return std::tuple(placed.row.tid, placed.span.begin_ns, placed.span.end_ns);
   };
   std::ranges::stable_sort(work, {}, place);
   for (std::size_t i = 1; i < work.size(); ++i) {
@@ -207,8 +207,8 @@ void add_overhead(TraceEvents& events, const std::vector<GpuActivity>& activitie
   events.name_process(kOverheadProcess, program, "profiler's overhead", 6'000'000);
   events.name_thread({kOverheadProcess, 0}, "CUPTI", 0);
   cut_overlaps(overhead);
-  for (const PlacedActivity& each : overhead) {
-    events.slice("overhead", each.activity->name, each.row, each.span, {});
+  for (const PlacedActivity& placed : overhead) {
+    events.slice("overhead", placed.activity->name, placed.row, placed.span, {});
   }
 }
 
@@ -326,9 +326,9 @@ class Writer {
     for (const std::size_t i : plan.runs_of(op.tag.node)) {
       const NodeRun& run = plan.runs()[i];
       if (run.lane.device != op.device) continue;
-      for (const NodeRun::AwaitedPart& each : run.awaited) {
-        const NodeRun& awaited = plan.runs()[plan.runs_of(each.node)[each.part]];
-        waits.push_back({each.node, awaited.lane.device, each.steps_back});
+      for (const NodeRun::AwaitedPart& part : run.awaited) {
+        const NodeRun& awaited = plan.runs()[plan.runs_of(part.node)[part.part]];
+        waits.push_back({part.node, awaited.lane.device, part.steps_back});
       }
     }
     if (!waits.empty()) args["waits"] = std::move(waits);
@@ -384,12 +384,12 @@ class Writer {
     }
     cut_overlaps(work);
     std::set<std::int64_t> written, named_rows;
-    for (const PlacedActivity& each : work) {
-      if (each.row.tid >= kOtherStreams && named_rows.insert(each.row.tid).second) {
-        events_.name_thread(each.row, fmt::format("stream {} (other)", each.activity->stream),
-                            each.row.tid);
+    for (const PlacedActivity& placed : work) {
+      if (placed.row.tid >= kOtherStreams && named_rows.insert(placed.row.tid).second) {
+        events_.name_thread(placed.row, fmt::format("stream {} (other)", placed.activity->stream),
+                            placed.row.tid);
       }
-      write_activity(each, written);
+      write_activity(placed, written);
     }
     add_overhead(events_, profile_.activities, context_.program);
   }

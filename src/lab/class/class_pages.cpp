@@ -34,7 +34,7 @@ std::string points_text(double points) {
 /// What was found, each kind once, with how often.
 std::vector<std::string> kinds_of(const GradedStudent& student) {
   std::map<MistakeKind, int> counts;
-  for (const Mistake& each : student.mistakes) ++counts[each.kind];
+  for (const Mistake& mistake : student.mistakes) ++counts[mistake.kind];
   std::vector<std::string> kinds;
   for (const auto& [kind, count] : counts) {
     kinds.push_back(count == 1 ? std::string(name_of(kind))
@@ -63,13 +63,13 @@ std::string marks_csv(const ClassPlan& plan, const GradedClass& graded) {
       "folder,name";  // by which Excel knows that it is UTF-8
   for (const MarkedItem& item : plan.header.items) text += "," + csv_cell(item.name);
   text += ",points,open,found\n";
-  for (const GradedStudent& each : graded.students) {
-    text += csv_cell(each.student->folder) + "," + csv_cell(each.student->name);
-    for (const Mark& mark : each.marks)
+  for (const GradedStudent& student : graded.students) {
+    text += csv_cell(student.student->folder) + "," + csv_cell(student.student->name);
+    for (const Mark& mark : student.marks)
       text += "," + (mark.points ? points_text(*mark.points) : "");
-    const Points points = earned_points(each);
+    const Points points = earned_points(student);
     text += fmt::format(",{},{},{}\n", points_text(points.given), points_text(points.open),
-                        csv_cell(fmt::format("{}", fmt::join(kinds_of(each), ", "))));
+                        csv_cell(fmt::format("{}", fmt::join(kinds_of(student), ", "))));
   }
   return text;
 }
@@ -116,9 +116,9 @@ Page student_page(const ClassPlan& plan, const GradedStudent& student) {
   }
   page.add({}, {.tables = {table}}, "");
   std::vector<std::string> found;
-  for (const Mistake& each : student.mistakes) {
-    found.push_back(fmt::format("{}: {}{}", name_of(each.kind), each.text,
-                                each.text.ends_with('.') ? "" : "."));
+  for (const Mistake& mistake : student.mistakes) {
+    found.push_back(fmt::format("{}: {}{}", name_of(mistake.kind), mistake.text,
+                                mistake.text.ends_with('.') ? "" : "."));
   }
   if (!found.empty()) page.markdown += "**Found**\n\n";
   page.add(found, {}, "");
@@ -130,12 +130,12 @@ Page answers_page(const ClassPlan& plan, const GradedClass& graded) {
   Page page{.title = fmt::format("{}: answers", plan.sheet.name)};
   for (const SheetQuestion& question : questions_of(plan.sheet)) {
     page.markdown += fmt::format("## {} {}\n\n", question.number, question.text);
-    for (const GradedStudent& each : graded.students) {
+    for (const GradedStudent& student : graded.students) {
       const auto mark = std::ranges::find_if(
-          each.marks, [&](const Mark& one) { return one.item->name == question.number; });
-      if (mark == each.marks.end() || mark->answer.empty()) continue;
+          student.marks, [&](const Mark& one) { return one.item->name == question.number; });
+      if (mark == student.marks.end() || mark->answer.empty()) continue;
       page.markdown += fmt::format(
-          "**{}** ({} of {})\n\n{}\n\n> {}\n\n", markdown_text(each.student->name),
+          "**{}** ({} of {})\n\n{}\n\n> {}\n\n", markdown_text(student.student->name),
           mark->points ? points_text(*mark->points) : "open", points_text(mark->item->points),
           markdown_text(mark->answer), mark->key.empty() ? "There is no key." : mark->key);
     }
@@ -168,8 +168,9 @@ FindingTable spread_table(const GradedClass& graded) {
 
 FindingTable mistakes_table(const GradedClass& graded) {
   std::map<MistakeKind, int> students;
-  for (const GradedStudent& each : graded.students) {
-    for (const MistakeKind kind : kValuesOf<MistakeKind>) students[kind] += each.has(kind) ? 1 : 0;
+  for (const GradedStudent& student : graded.students) {
+    for (const MistakeKind kind : kValuesOf<MistakeKind>)
+      students[kind] += student.has(kind) ? 1 : 0;
   }
   FindingTable table{.title = "What was found", .columns = {"", "students"}};
   for (const auto& [kind, count] : students) {
@@ -196,18 +197,19 @@ Page class_page(const ClassPlan& plan, const GradedClass& graded) {
   FindingTable table{.title = "Students",
                      .columns = {"name", "points", "open", "found", "machine"}};
   std::vector<std::string> busy;
-  for (const GradedStudent& each : graded.students) {
-    const Points points = earned_points(each);
-    table.rows.push_back({each.student->name, points_text(points.given), points_text(points.open),
-                          fmt::format("{}", fmt::join(kinds_of(each), ", ")), each.machine});
+  for (const GradedStudent& student : graded.students) {
+    const Points points = earned_points(student);
+    table.rows.push_back({student.student->name, points_text(points.given),
+                          points_text(points.open),
+                          fmt::format("{}", fmt::join(kinds_of(student), ", ")), student.machine});
     std::vector<std::string> disturbed;  // experiments
-    for (const Mistake& one : each.mistakes) {
+    for (const Mistake& one : student.mistakes) {
       if (one.kind == MistakeKind::kBusy) {
         disturbed.push_back(one.text.substr(0, one.text.find(':')));
       }
     }
     if (!disturbed.empty()) {
-      busy.push_back(fmt::format("{} ({})", each.student->name, fmt::join(disturbed, ", ")));
+      busy.push_back(fmt::format("{} ({})", student.student->name, fmt::join(disturbed, ", ")));
     }
   }
   std::vector<std::string> sentences;
@@ -215,10 +217,10 @@ Page class_page(const ClassPlan& plan, const GradedClass& graded) {
     sentences.push_back(fmt::format("Measured on a busy machine, so some times decide nothing: {}.",
                                     list_text(busy)));
   }
-  for (const GradedStudent& each : graded.students) {
-    if (each.owner == nullptr) continue;
+  for (const GradedStudent& student : graded.students) {
+    if (student.owner == nullptr) continue;
     sentences.push_back(
-        fmt::format("{} handed in the variant of {}.", each.student->name, each.owner->name));
+        fmt::format("{} handed in the variant of {}.", student.student->name, student.owner->name));
   }
   if (!graded.unknown.empty()) sentences.push_back(unknown_sentence(graded));
   page.add(sentences, {.tables = {table, mistakes_table(graded), spread_table(graded)}}, "");
@@ -278,8 +280,8 @@ void write_grades(const std::filesystem::path& folder, const ClassPlan& plan, Gr
   keep_teachers_points(folder / "marks.csv", graded);
   write_page(folder, class_page(plan, graded), "class");
   write_page(folder, answers_page(plan, graded), "answers");
-  for (const GradedStudent& each : graded.students) {
-    write_page(folder / "students", student_page(plan, each), each.student->folder);
+  for (const GradedStudent& student : graded.students) {
+    write_page(folder / "students", student_page(plan, student), student.student->folder);
   }
   replace_file(folder / "marks.csv", marks_csv(plan, graded));
 }

@@ -123,8 +123,8 @@ bool is_same_figure(const std::string& figure, const std::string& written, doubl
 
 std::string digits_of(std::string_view text) {
   std::string digits;
-  for (const char each : text.substr(0, text.find(' '))) {
-    if (std::isdigit(static_cast<unsigned char>(each)) != 0) digits += each;
+  for (const char character : text.substr(0, text.find(' '))) {
+    if (std::isdigit(static_cast<unsigned char>(character)) != 0) digits += character;
   }
   digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
   digits.erase(digits.find_last_not_of('0') + 1);
@@ -189,12 +189,13 @@ std::string without_accents(std::string_view name) {
 const Student* student_of(const ClassPlan& plan, const std::string& name) {
   const auto find = [&](const std::string& full, const auto& form) {
     const Student* found = nullptr;
-    for (const Student& each : plan.students) {
-      const std::string own = form(each.folder);
+    for (const Student& student : plan.students) {
+      const std::string own = form(student.folder);
       const bool is_own =
           full.starts_with(own) &&
           (full.size() == own.size() || full[own.size()] == '_' || full[own.size()] == '.');
-      if (is_own && (found == nullptr || found->folder.size() < each.folder.size())) found = &each;
+      if (is_own && (found == nullptr || found->folder.size() < student.folder.size()))
+        found = &student;
     }
     return found;
   };
@@ -239,7 +240,7 @@ std::string unknown_text(const ClassPlan& plan, const std::filesystem::path& pat
   }
   if (whose.empty()) {
     std::vector<std::string_view> folders;
-    for (const Student& each : plan.students) folders.emplace_back(each.folder);
+    for (const Student& student : plan.students) folders.emplace_back(student.folder);
     const std::string_view near = nearest(name.substr(0, name.find_first_of("_.")), folders);
     if (!near.empty()) whose = "perhaps of " + quoted(std::string(near));
   }
@@ -455,16 +456,17 @@ class StudentsWork {
   /// Experiments that are calculated need no records; of others, says which are missing.
   void complete() {
     graded_.machine = machine_text(*report_);
-    for (const Experiment* const each : experiments_of(plan_.sheet)) {
-      if (report_->section(each->name) != nullptr) continue;
+    for (const Experiment* const experiment : experiments_of(plan_.sheet)) {
+      if (report_->section(experiment->name) != nullptr) continue;
       const Setting setting = report_->sections.front().results.setting;
-      if (each->cases(setting).empty()) {
-        report_->sections.push_back(
-            section_of(*each, Results{.setting = setting, .name = each->name, .cases = {}}));
+      if (experiment->cases(setting).empty()) {
+        report_->sections.push_back(section_of(
+            *experiment, Results{.setting = setting, .name = experiment->name, .cases = {}}));
       } else {
-        missing_.insert(each->name);
+        missing_.insert(experiment->name);
         found(MistakeKind::kMissing,
-              fmt::format("{} was not measured to its end; sh run.sh continues it", each->name));
+              fmt::format("{} was not measured to its end; sh run.sh continues it",
+                          experiment->name));
       }
     }
     for (const ReportSection& section : report_->sections) {
@@ -488,7 +490,8 @@ class StudentsWork {
     const std::vector<Measurement>& cases = section.results.cases;
     return !cases.empty() && !is_logged(section.results) &&
            section.results.rounds() < starts_needed(1) &&
-           std::ranges::all_of(cases, [](const auto& each) { return each.trouble().empty(); });
+           std::ranges::all_of(cases,
+                               [](const auto& measured) { return measured.trouble().empty(); });
   }
 
   void read_figures() {
@@ -496,9 +499,10 @@ class StudentsWork {
         report_ ? std::optional<SheetRuns>(std::in_place, *report_, gpus_) : std::nullopt;
     graded_.figures = figures_of(plan_.sheet, handed_, [&](std::string_view name) {
       const std::optional<SheetName> figure = sheet_name(name);
-      const bool is_there = runs && std::ranges::all_of(figure->experiments, [&](const auto& each) {
-                              return report_->section(each) != nullptr && !damaged_.contains(each);
-                            });
+      const bool is_there =
+          runs && std::ranges::all_of(figure->experiments, [&](const auto& experiment) {
+            return report_->section(experiment) != nullptr && !damaged_.contains(experiment);
+          });
       return is_there ? figure->text(*runs) : std::string();
     });
     if (runs && missing_.empty()) {
@@ -522,7 +526,8 @@ class StudentsWork {
     if (!report_) return {.points = 0, .text = "There are no records."};
     const bool is_contested = check_starts(holders);
     bool has_logs = false;
-    for_cases([&](const Measurement& each, const auto&) { has_logs = has_logs || is_log(each); });
+    for_cases(
+        [&](const Measurement& measured, const auto&) { has_logs = has_logs || is_log(measured); });
     std::string text =
         has_logs ? "Options and hashes of the records are those of the variant; losses "
                    "in your own log lines are not compared"
@@ -539,7 +544,7 @@ class StudentsWork {
     }
     const bool is_same =
         std::all_of(graded_.mistakes.begin() + before, graded_.mistakes.end(),
-                    [](const Mistake& each) { return each.kind == MistakeKind::kShared; });
+                    [](const Mistake& mistake) { return mistake.kind == MistakeKind::kShared; });
     if (is_contested) return {.text = "For the teacher: either of two may have made these files."};
     if (!rerun.why_not.empty()) found(MistakeKind::kNoRerun, rerun.why_not);
     return {.points = is_same ? 1 : 0, .text = is_same ? text + "." : "See what was found."};
@@ -667,9 +672,9 @@ class StudentsWork {
           "this figure is not the one that the run recorded: {} is written '{}', "
           "recorded '{}'",
           figure.name, figure.written, figure.recorded);
-      const auto other = std::ranges::find_if(wrong, [&](const HandedFigure* each) {
-        return is_same_figure(figure.recorded, each->written) &&
-               is_same_figure(each->recorded, figure.written);
+      const auto other = std::ranges::find_if(wrong, [&](const HandedFigure* handed) {
+        return is_same_figure(figure.recorded, handed->written) &&
+               is_same_figure(handed->recorded, figure.written);
       });
       if (other != wrong.end()) {
         found(MistakeKind::kSwapped,
@@ -734,8 +739,8 @@ class StudentsWork {
 
   void check_relation(const HandedFigure& figure, const Results& results, double slack,
                       Tally& tally) {
-    const auto measured = std::ranges::find_if(results.cases, [&](const Measurement& each) {
-      return without_last(figure.name) == fmt::format("{}.{}", results.name, each.what().key);
+    const auto measured = std::ranges::find_if(results.cases, [&](const Measurement& of_case) {
+      return without_last(figure.name) == fmt::format("{}.{}", results.name, of_case.what().key);
     });
     if (measured == results.cases.end()) return;
     const std::string expected = figure_named(figure.kind())->text({results, *measured});
@@ -805,9 +810,9 @@ class StudentsWork {
     const bool adds_up = std::ranges::all_of(measured.starts(), [](const Start& start) {
       const RankSteps& steps = start.ranks.front();
       double parts_s = 0, all_s = 0;
-      for (const double each : steps.step_s) all_s += each;
+      for (const double step_s : steps.step_s) all_s += step_s;
       for (const auto& [phase, seconds] : steps.phase_s) {
-        for (const double each : seconds) parts_s += each;
+        for (const double part_s : seconds) parts_s += part_s;
       }
       return steps.phase_s.empty() || std::abs(parts_s - all_s) <= 0.02 * all_s;
     });
@@ -979,7 +984,7 @@ std::vector<AnotherRun> reruns_of(const std::vector<StudentsWork>& all, const Re
   };
   std::vector<std::future<void>> workers;
   for (int i = 0; i < usable_cpus(); ++i) workers.push_back(std::async(std::launch::async, work));
-  for (std::future<void>& each : workers) each.get();
+  for (std::future<void>& worker : workers) worker.get();
   return runs;
 }
 
@@ -988,15 +993,15 @@ void name_same_figures(std::vector<GradedStudent>& students) {
   constexpr std::size_t kFew = 3;  // may be the same by chance
   const auto written_by = [](const GradedStudent& student) {
     std::vector<std::string> all;
-    for (const HandedFigure& each : student.figures) {
-      if (!each.written.empty()) all.push_back(each.written);
+    for (const HandedFigure& figure : student.figures) {
+      if (!figure.written.empty()) all.push_back(figure.written);
     }
     return all;
   };
   for (GradedStudent& student : students) {
     const std::vector<std::string> own = written_by(student);
-    const bool is_copy = std::ranges::any_of(students, [&](const GradedStudent& each) {
-      return !each.machine.empty() && written_by(each) == own;
+    const bool is_copy = std::ranges::any_of(students, [&](const GradedStudent& other) {
+      return !other.machine.empty() && written_by(other) == own;
     });
     if (!student.machine.empty() || own.size() <= kFew || !is_copy) continue;
     student.mistakes.push_back(
@@ -1009,10 +1014,10 @@ void name_same_figures(std::vector<GradedStudent>& students) {
 std::vector<std::filesystem::path> files_below(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
-  for (std::filesystem::recursive_directory_iterator each(
+  for (std::filesystem::recursive_directory_iterator entry(
            folder, std::filesystem::directory_options::skip_permission_denied, error);
-       !error && each != std::filesystem::recursive_directory_iterator(); each.increment(error)) {
-    files.push_back(each->path());
+       !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+    files.push_back(entry->path());
   }
   std::ranges::sort(files);
   return files;
@@ -1025,7 +1030,7 @@ std::string hash_of_sheet(const std::filesystem::path& file) {
 }
 
 std::string machine_text(const Report& report) {
-  const auto is_of_logs = [](const ReportSection& each) { return is_logged(each.results); };
+  const auto is_of_logs = [](const ReportSection& section) { return is_logged(section.results); };
   if (std::ranges::any_of(report.sections, is_of_logs)) return "own logs";
   std::string text;
   for (const auto& [name, value] : report.environment) {
@@ -1044,8 +1049,8 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
                         const std::function<void(int done, const std::string& name)>& on_progress) {
   std::error_code error;
   std::set<std::filesystem::path> folders;
-  for (const auto& each : std::filesystem::directory_iterator(handed_in, error)) {
-    if (!each.path().filename().string().starts_with('.')) folders.insert(each.path());
+  for (const auto& entry : std::filesystem::directory_iterator(handed_in, error)) {
+    if (!entry.path().filename().string().starts_with('.')) folders.insert(entry.path());
   }
   if (error) {
     fail(ExitCode::kNoInput, {.what = "handed in",
@@ -1066,8 +1071,8 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
     result.students.push_back(all[i].grade(holders, reruns[i]));
   }
   name_same_figures(result.students);
-  for (const std::filesystem::path& each : folders) {
-    result.unknown.push_back(unknown_text(plan, each));
+  for (const std::filesystem::path& folder : folders) {
+    result.unknown.push_back(unknown_text(plan, folder));
   }
   return result;
 }

@@ -31,11 +31,12 @@ constexpr const char* kSeed = "seed";
 char separator_of(std::string_view text) {
   std::map<char, int> counts;
   bool is_quoted = false;
-  for (const char each : text.substr(0, text.find('\n'))) {
-    is_quoted = is_quoted != (each == '"');
-    if (!is_quoted) ++counts[each];
+  for (const char character : text.substr(0, text.find('\n'))) {
+    is_quoted = is_quoted != (character == '"');
+    if (!is_quoted) ++counts[character];
   }
-  return std::ranges::max(std::string_view(",;\t"), {}, [&](char each) { return counts[each]; });
+  return std::ranges::max(std::string_view(",;\t"), {},
+                          [&](char separator) { return counts[separator]; });
 }
 
 }  // namespace
@@ -143,9 +144,9 @@ std::uint64_t values_of(const VariedOption& option) {
 template <class NumberOf>
 GivenOptions options_with(const SheetHeader& header, const NumberOf& number_of) {
   GivenOptions options;
-  for (const VariedOption& each : header.varied) {
-    const auto number = static_cast<std::int64_t>(number_of(each) % values_of(each));
-    options[each.name] = text_of_number(each.low + each.step * number);
+  for (const VariedOption& option : header.varied) {
+    const auto number = static_cast<std::int64_t>(number_of(option) % values_of(option));
+    options[option.name] = text_of_number(option.low + option.step * number);
   }
   return options;
 }
@@ -529,11 +530,11 @@ ClassPlan load_class(const std::filesystem::path& folder) {
                  .machine = from.at("machine").exact_text(),
                  .quick = from.at("quick").boolean()};
   if (plan.machine == kClassCard) plan.machine = (folder / kClassCard).string();
-  for (const JsonValue& each : from.at("students").items()) {
-    Student student{.name = each.at("name").text(),
-                    .folder = each.at("folder").exact_text(),
-                    .price = {.step_s = each.at("simulated_s").number(0, 1e9)}};
-    for (const auto& [name, value] : each.at("options").members()) {
+  for (const JsonValue& stored : from.at("students").items()) {
+    Student student{.name = stored.at("name").text(),
+                    .folder = stored.at("folder").exact_text(),
+                    .price = {.step_s = stored.at("simulated_s").number(0, 1e9)}};
+    for (const auto& [name, value] : stored.at("options").members()) {
       student.options[name] = value.exact_text();
     }
     plan.students.push_back(std::move(student));

@@ -31,8 +31,8 @@ std::string devices_key(int devices) {
 std::vector<NamedMemory> devices_of_cases(
     const std::vector<std::pair<std::string, const Measurement*>>& cases) {
   std::vector<NamedMemory> all;
-  for (const auto& [name, each] : cases) {
-    const std::vector<DeviceMemory> devices = planned_memory(each->workload());
+  for (const auto& [name, measured] : cases) {
+    const std::vector<DeviceMemory> devices = planned_memory(measured->workload());
     for (std::size_t i = 0; i < devices.size(); ++i) {
       all.emplace_back(devices.size() == 1 ? name : fmt::format("{}, device {}", name, i),
                        devices[i]);

@@ -42,8 +42,8 @@ class HeaderReader {
     for (const std::string_view check : kChecks) {
       header_.items.push_back({.name = std::string(check), .points = 2, .by = MarkedBy::kCheck});
     }
-    for (const SheetQuestion& each : questions_of(sheet)) {
-      header_.items.push_back({.name = each.number});
+    for (const SheetQuestion& question : questions_of(sheet)) {
+      header_.items.push_back({.name = question.number});
     }
   }
 
@@ -184,11 +184,11 @@ class HeaderReader {
     }
     item.experiment = name->experiments.front();
     item.finding = name->finding;
-    for (const std::string_view each : split(by->second, ",")) {
-      const auto choice = parted(each, "=");
+    for (const std::string_view answer : split(by->second, ",")) {
+      const auto choice = parted(answer, "=");
       const Word* const word = choice ? found_in(kHeaderWords, choice->second) : nullptr;
       if (word == nullptr) {
-        refuse(fmt::format("'{}', which is no answer with its word", without_blanks(each)),
+        refuse(fmt::format("'{}', which is no answer with its word", without_blanks(answer)),
                "the words are faster, slower, same, above and below, as in 'yes=above'");
       }
       item.choices[std::string(choice->first)].push_back(*word);

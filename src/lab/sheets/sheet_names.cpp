@@ -99,12 +99,12 @@ std::optional<SheetName> figure_name(const Experiment& experiment, std::string_v
 
 /// Whether one of an experiment's names, of which a star stands for anything, is this one.
 bool is_name_of(const Experiment& experiment, std::string_view name) {
-  for (const std::string_view each : split(experiment.names, " ")) {
-    const std::size_t star = each.find('*');
+  for (const std::string_view pattern : split(experiment.names, " ")) {
+    const std::size_t star = pattern.find('*');
     if (star == std::string_view::npos
-            ? each == name
-            : name.size() >= each.size() && name.starts_with(each.substr(0, star)) &&
-                  name.ends_with(each.substr(star + 1))) {
+            ? pattern == name
+            : name.size() >= pattern.size() && name.starts_with(pattern.substr(0, star)) &&
+                  name.ends_with(pattern.substr(star + 1))) {
       return true;
     }
   }
@@ -121,7 +121,7 @@ const T* found_in(const std::vector<T>& all, std::string_view name) {
 
 std::string finding_text(const ReportSection& section, std::string_view name) {
   const Findings& findings = section.findings;
-  if (const Finding* const each = findings.named(name)) return each->text;
+  if (const Finding* const finding = findings.named(name)) return finding->text;
   if (const FindingTable* const table = found_in(findings.tables, name)) {
     return markdown_table(*table);
   }
@@ -158,12 +158,12 @@ const ReportSection& SheetRuns::section(std::string_view experiment) const {
 }
 
 std::string SheetName::trouble(const SheetRuns& runs) const {
-  for (const std::string& each : experiments) {
-    const ReportSection& section = runs.section(each);
+  for (const std::string& experiment : experiments) {
+    const ReportSection& section = runs.section(experiment);
     const bool is_fact = found_in(section.findings.untimed, finding) != nullptr;
     const bool rests_on_times = is_timed || (!finding.empty() && !is_fact);
     if (rests_on_times && !section.trouble.empty()) {
-      return fmt::format("No conclusion: {} is INVALID.", each);
+      return fmt::format("No conclusion: {} is INVALID.", experiment);
     }
     for (const Measurement& one : section.results.cases) {
       if (!rests_on_times || one.what().key != key || !one.what().beyond_cores) continue;
@@ -171,7 +171,7 @@ std::string SheetName::trouble(const SheetRuns& runs) const {
                          units_text(section.results.setting));
     }
     if (rests_on_times && section.findings.timed.empty()) {
-      return fmt::format("No conclusion: {} compares no times here.", each);
+      return fmt::format("No conclusion: {} compares no times here.", experiment);
     }
   }
   return "";

@@ -223,7 +223,7 @@ std::string paragraph_text(const Sheet& sheet, const SheetRuns& runs,
     }
   }
   text.erase(text.find_last_not_of(" \n") + 1);
-  for (const std::string& each : withheld) text += (text.empty() ? "" : " ") + each;
+  for (const std::string& sentence : withheld) text += (text.empty() ? "" : " ") + sentence;
   return text.empty() ? "" : text + "\n\n";
 }
 
@@ -406,14 +406,15 @@ Sheet load_sheet(const std::string& name_or_file) {
 
 std::vector<const Experiment*> experiments_of(const Sheet& sheet) {
   std::vector<const Experiment*> all;
-  const auto add = [&](const Experiment& each) {
-    if (std::ranges::find(all, &each) == all.end()) all.push_back(&each);
+  const auto add = [&](const Experiment& experiment) {
+    if (std::ranges::find(all, &experiment) == all.end()) all.push_back(&experiment);
   };
   filled_template(sheet.text, [&](std::string_view name) {
-    for (const std::string& each : name_in(sheet, name).experiments) add(experiment_of(each));
+    for (const std::string& experiment : name_in(sheet, name).experiments)
+      add(experiment_of(experiment));
     return "";
   });
-  for (const Experiment* const each : header_of(sheet).measured) add(*each);
+  for (const Experiment* const experiment : header_of(sheet).measured) add(*experiment);
   return all;
 }
 
@@ -462,8 +463,8 @@ std::string template_of(const Sheet& sheet, const std::string& student) {
   });
   const std::vector<const Experiment*> named = experiments_of({.name = sheet.name, .text = text});
   std::vector<std::string> others;
-  for (const Experiment* const each : experiments_of(sheet)) {
-    if (std::ranges::find(named, each) == named.end()) others.emplace_back(each->name);
+  for (const Experiment* const experiment : experiments_of(sheet)) {
+    if (std::ranges::find(named, experiment) == named.end()) others.emplace_back(experiment->name);
   }
   return others.empty() ? text
                         : fmt::format("---\nmeasure: {}\n---\n{}", fmt::join(others, ", "), text);
@@ -500,8 +501,8 @@ std::vector<SheetQuestion> questions_in(std::string_view copy) {
 std::string with_answers(std::string_view copy, std::string_view answered) {
   const std::vector<SheetBlock> blocks = blocks_of(copy);
   const auto is_of_sheet = [&](const SheetBlock& block) {  // a table
-    return std::ranges::any_of(blocks,
-                               [&](const auto& each) { return each.front() == block.front(); });
+    return std::ranges::any_of(
+        blocks, [&](const auto& of_copy) { return of_copy.front() == block.front(); });
   };
   std::map<std::string, std::string> answers;  // by number
   std::string name, number;
