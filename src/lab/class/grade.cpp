@@ -899,7 +899,7 @@ class StudentsWork {
     for (const auto& [choice, words] : item.choices) {
       if (has_word && std::ranges::find(words, finding->word) != words.end()) right = choice;
     }
-    if (is_short(*section)) {
+    if (is_short(*section) || (!is_valid && chosen != right)) {
       mark.text = fmt::format("For the teacher: {}", trouble_line(*section));
     } else if (right.empty()) {
       mark.text = fmt::format("For the teacher: no choice of the sheet stands for '{}'.",
@@ -907,8 +907,6 @@ class StudentsWork {
     } else if (chosen == right) {
       mark.points = 1;
       mark.text = fmt::format("'{}' is what your own figures say.", right);
-    } else if (!is_valid) {
-      mark.text = fmt::format("For the teacher: {}", trouble_line(*section));
     } else {
       mark.points = 0;
       mark.text =

@@ -270,12 +270,12 @@ Explained explained_scaling(const ExplainOptions& options) {
 std::string title_of(const TracedRun& run) {
   const TraceFile& first = run.ranks.front().file;
   const std::int64_t began_s = first.events.front().begin_ns / 1'000'000'000;
-  constexpr std::int64_t kTimesOfDay_s = 1'500'000'000;  // earlier times count from something else
+  constexpr std::int64_t kTimesOfDay = 1'500'000'000;  // earlier times count from something else
   return fmt::format("Account of {}{}{}", on_one_line(first.path.string()),
                      run.ranks.size() > 1 ? fmt::format(" and {} more", run.ranks.size() - 1) : "",
-                     began_s > kTimesOfDay_s ? fmt::format(", recorded {:%Y-%m-%d %H:%M} UTC",
-                                                           fmt::gmtime(std::time_t{began_s}))
-                                             : "");
+                     began_s > kTimesOfDay ? fmt::format(", recorded {:%Y-%m-%d %H:%M} UTC",
+                                                         fmt::gmtime(std::time_t{began_s}))
+                                           : "");
 }
 
 Explained explained_run(const ExplainOptions& options) {
@@ -289,6 +289,9 @@ Explained explained_run(const ExplainOptions& options) {
   Findings findings =
       explained(run, account, options.machine, options.traces.empty() ? traces : options.traces);
   Explained all{.title = title_of(run), .name = "explain", .sentences = texts_of(findings)};
+  if (options.traces.empty()) {
+    all.sentences.insert(all.sentences.begin(), all.title + ", the newest trace here.");
+  }
   const bool has_results = options.json || !options.output.empty();
   if (has_results) all.results = account_results(run, account, findings);
   all.findings = std::move(findings);

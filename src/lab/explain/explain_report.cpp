@@ -1018,7 +1018,9 @@ NamedCause cause_in(const TracedRun& run, const RunAccount& account, std::size_t
   }
   for (const auto& [ahead, ns] : names.ahead_ns) {
     if (part == Part::kIdle || 2 * ns < names.ns) continue;
-    const auto is_ahead = [&](const NamedTime& time) { return ahead_text(time) == ahead; };
+    const auto is_ahead = [&text = ahead](const NamedTime& time) {
+      return ahead_text(time) == text;
+    };
     return {"", fmt::format(", most of it {}{}", ahead, times_of(is_ahead))};
   }
   const auto longest = std::ranges::max_element(names.innermost_ns, {},

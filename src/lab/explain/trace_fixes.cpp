@@ -76,7 +76,7 @@ std::string leading_name(const TracedRun& run, const RunAccount& account, Part p
 }
 
 std::vector<RemovableCause> causes_of(const TracedRun& run, const RunAccount& account) {
-  using enum FixKind;
+  using enum TracedFix::Kind;
   const RankSum all = rank_sum(account);
   const std::int64_t least_ns = std::max<std::int64_t>(1, all.wall_ns / 100);
   std::vector<RemovableCause> causes = named_causes(run, account, least_ns);
@@ -259,7 +259,7 @@ class Replay {
 
   /// What a stretch loses by its part.
   void add_part(const CauseSpan& stretch, FixableStretch& found) const {
-    using enum FixKind;
+    using enum TracedFix::Kind;
     for (std::size_t i = 0; i < causes_.size(); ++i) {
       const RemovableCause& cause = causes_[i];
       if (cause.kind == kName || cause.part != stretch.part) continue;

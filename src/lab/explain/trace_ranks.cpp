@@ -268,9 +268,8 @@ std::string verifying_text_of(const TracedRun& run, int ranks) {
       ranks, typed(run.ranks.front().file.path));
 }
 
-}  // namespace
-
-ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ranks) {
+/// DDP on so many of the machine's devices, or processes, which may share its cores.
+Workload ddp_on(const MachineCard& card, int ranks) {
   if (card.on_gpu && ranks > card.max_ranks()) {  // processes may share cores
     refuse_options(
         "--ranks", std::to_string(ranks),
@@ -280,6 +279,13 @@ ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ra
   Workload workload{{.ranks = ranks, .on_gpu = card.on_gpu, .gpus = ranks}};
   workload.config.parallel.scheme = SchemeKind::kDdp;
   workload.config.device.threads = 1;
+  return workload;
+}
+
+}  // namespace
+
+ExplainAnswer ranks_answer(const TracedRun& run, const MachineCard& card, int ranks) {
+  const Workload workload = ddp_on(card, ranks);
   const std::vector<MeasuredStep> measured = measured_steps(run);
   const std::int64_t micro_batches = measured.back().micro_batches;
   const double error = card.loads.empty() ? kDataSheetError : kMeasuredError;
