@@ -1992,6 +1992,7 @@ TEST_F(Explain, TakesTheNewestTraceOfEachWorkerInAFolder) {
   std::filesystem::current_path(log);
   const std::string newest = printed({});
   std::filesystem::current_path(here);
+  EXPECT_THAT(newest, HasSubstr("the newest trace here."));
   EXPECT_THAT(newest, HasSubstr("mlp_lab explain host_7.999.pt.trace.json --output before"));
 }
 
