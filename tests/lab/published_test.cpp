@@ -118,7 +118,7 @@ std::string errors_of_predictions() {
   std::set<std::filesystem::path> machines;
   for (const auto& folder : std::filesystem::directory_iterator(results)) machines.insert(folder);
   for (const std::filesystem::path& machine : machines) {
-    for (const char* name : {"predictions.txt", "predictions_held_out.txt", "what_if.txt"}) {
+    for (const char* name : {"predictions.txt", "what_if.txt"}) {
       if (!std::filesystem::exists(machine / name)) continue;
       const std::string kept = read_file(machine / name);
       const std::string summary = kept.substr(0, kept.find("\nexperiment: case"));
