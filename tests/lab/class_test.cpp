@@ -523,11 +523,13 @@ TEST_F(AClass, KeepsThePointsThatATeacherHasWritten) {
   std::string marks = read_file(folder() / "grades/marks.csv");
   const std::size_t open = marks.find(",,", marks.find("\nAnna,"));
   marks.insert(open + 1, "\"0,5\"");
+  marks.insert(marks.find(",,", marks.find("\nBo,")) + 1, "nan");
   write_file(folder() / "grades/marks.csv", marks);
   write_grades(folder() / "grades", plan, grade(plan));
   const std::string again = read_file(folder() / "grades/marks.csv");
   EXPECT_EQ(again.find(",0.5,", again.find("\nAnna,")), open);
   EXPECT_EQ(std::ranges::count(again, '5'), std::ranges::count(marks, '5') + 1) << "and the sum";
+  EXPECT_THAT(again, Not(HasSubstr("nan"))) << "is no number of points";
 }
 
 TEST_F(AClass, TakesAFigureWithItsUnitAndAnyThousands) {

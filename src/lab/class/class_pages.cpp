@@ -92,7 +92,7 @@ void keep_teachers_points(const std::filesystem::path& file, GradedClass& graded
       std::string cell = (*row)[column];
       std::ranges::replace(cell, ',', '.');
       double points = 0;
-      if (read_real(cell, points).ec != std::errc{}) continue;
+      if (read_real(cell, points).ec != std::errc{} || !std::isfinite(points)) continue;
       mark.points = points;
       mark.text = "The teacher's points.";
     }

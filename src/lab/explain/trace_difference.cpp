@@ -274,8 +274,7 @@ TraceDifference difference_of(const StepPieces& a, const StepPieces& b) {
                              : text_of(steps, "in this run of B", "in that of A"));
   sentences.emplace_back(
       "One run of each, and runs of the same program differ: repeat both before you believe a "
-      "small "
-      "difference.");
+      "small difference.");
   if (a.ranks.size() != b.ranks.size()) {
     sentences.emplace_back(
         fmt::format("A has {} and B {}: means over ranks are not of the same ranks.",

@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/units.h"
+
 namespace barestep {
 namespace {
 

@@ -89,11 +89,10 @@ struct TracedRank {
   bool has_launches = false, has_stream_waits = false;
   std::int64_t updates_of_step = 0;  // its steps end with them, for want of other marks; else 0
   std::size_t other_updates = 0;     // that end none then, since they are of another optimizer
-  bool evaluates =
-      false;  // what counts as an evaluation has a name, a loss or ops of a forward pass
-  bool is_whole = false;      // its only step is all of the trace
-  std::int64_t backlog = 0;   // works that were queued before its first step
-  std::int64_t overlaps = 0;  // works that ended after the next of their stream began
+  bool evaluates = false;            // by a name, a loss, or ops of a forward pass
+  bool is_whole = false;             // its only step is all of the trace
+  std::int64_t backlog = 0;          // works that were queued before its first step
+  std::int64_t overlaps = 0;         // works that ended after the next of their stream began
   std::int64_t launches = 0, lost_launches = 0;  // of kernels; those without any
   std::int64_t start_up_ns = 0;  // of its first step, before the first work of a device
   std::vector<TracedLane> lanes{};

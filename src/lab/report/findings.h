@@ -158,8 +158,7 @@ std::string simulated_factor(double factor);
 constexpr const char* kSimulationError =
     "Simulated figures have two digits: times by measured rates were off by 8.3 % in the median of "
     "200 runs on two cores; times by data sheets were 12 and 14 % too short on an H200, the only "
-    "one "
-    "compared.";
+    "one compared.";
 
 /// "a", "a and b", "a, b and c".
 std::string list_text(const std::vector<std::string>& items);
