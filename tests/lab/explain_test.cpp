@@ -1535,6 +1535,14 @@ TEST_F(Explain, GivesThePageWhatItPrintsFromPiecesOfAnySize) {
   testing::internal::CaptureStdout();
   explain_traces({.traces = paths});
   const std::string printed = testing::internal::GetCapturedStdout();
+  // The page has no option, and shows the report itself.
+  std::string expected = printed;
+  const std::string in_report = "in the report (--output DIR)";
+  for (std::size_t at = 0; (at = expected.find(in_report)) != std::string::npos;) {
+    expected.replace(at, in_report.size(), "on this page");
+  }
+  EXPECT_THAT(expected, ContainsRegex("\n    and [0-9]+ more rows on this page\n"));
+  EXPECT_THAT(expected, ContainsRegex("\n  More on this page: Operators of rank 1: .*\n$"));
   for (const std::size_t most : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20}) {
     std::vector<TraceFile> files;
     for (const std::filesystem::path& path : paths) {
@@ -1545,7 +1553,7 @@ TEST_F(Explain, GivesThePageWhatItPrintsFromPiecesOfAnySize) {
     }
     const auto page = nlohmann::json::parse(explained_json(std::move(files)));
     EXPECT_THAT(keys_of(page), ElementsAre("plots", "sentences", "tables", "text"));
-    EXPECT_EQ(page.at("text"), printed) << most;
+    EXPECT_EQ(page.at("text"), expected) << most;
     for (const nlohmann::json& each : page.at("sentences")) {
       EXPECT_THAT(printed, HasSubstr("  " + each.get<std::string>() + "\n"));
     }

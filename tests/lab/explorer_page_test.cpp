@@ -133,6 +133,10 @@ std::string drawn_cases() {
 
 const std::string kTraces = BARESTEP_TEST_TRACES;
 
+/// The text of the account in the words of the program, whose report the page is.
+const std::string kTraceText =
+    R"js(element("trace-text").textContent.replaceAll("on this page", "in the report (--output DIR)"))js";
+
 /// What `mlp_lab explain` says of files: its output, or its line of error.
 std::string program_explains(const std::vector<std::string>& files, const std::string& folder) {
   std::vector<std::string> command = {MLP_LAB, "explain"};
@@ -177,11 +181,11 @@ load().then(async () => {{
   }}
   {}
   cases.push("traces");
-  if (element("trace-text").textContent !== {}) other.push("traces");
+  if ({} !== {}) other.push("traces");
   console.log(`${{cases.length - other.length}} of ${{cases.length}} answers are equal; ` +
     JSON.stringify(other.slice(0, 2)));
 }});</script>)",
-                    drawn_cases(), dropping(kDdpTraces, kTraces),
+                    drawn_cases(), dropping(kDdpTraces, kTraces), kTraceText,
                     json(program_explains(kDdpTraces, kTraces)).dump());
 }
 
@@ -211,8 +215,8 @@ TEST_F(ExplorerPage, KeptModuleAnswersAsThisBuildDoes) {
          "renews it, then commit it";
 }
 
-/// Sentences, tables, picture and text, packed and plain, of one process and of ranks. The text
-/// names every table and has the first three rows of those that it prints.
+/// Sentences, tables, picture and text, packed and plain, of one process and of ranks. The text has
+/// the first three rows of the tables that it prints, and names the others as on the page.
 TEST_F(ExplorerPage, ExplainsDroppedTracesAsTheProgramDoes) {
   succeeded(bash("gunzip -c '" + kTraces + "/pytorch_cpu.json.gz' > cpu.json"));
   for (const auto& [files, where] :
@@ -224,9 +228,11 @@ TEST_F(ExplorerPage, ExplainsDroppedTracesAsTheProgramDoes) {
   const printed = captions.filter((caption) => text.includes(`\n  ${caption.textContent}\n`));
   const shown = [...document.querySelectorAll("#trace-sentences li"), ...captions,
     ...printed.flatMap((caption) => [...caption.parentElement.querySelectorAll("tr:nth-child(-n+3) td")])];
-  return {text, error: element("trace-error").textContent,
+  const others = captions.filter((caption) => !printed.includes(caption));
+  return {text: )js" + kTraceText + R"js(, error: element("trace-error").textContent,
     missing: shown.map((shown) => shown.textContent).filter((words) => !text.includes(words)),
-    shown: shown.length, printed: printed.length,
+    shown: shown.length, printed: printed.length, named: text.split("\n  More on this page: ")[1],
+    others: others.map((caption) => caption.textContent).join("; ") + "\n",
     report: !element("trace-report").hidden,
     bars: document.querySelectorAll("#trace-plot rect").length, status: element("trace-status").hidden};)js");
     EXPECT_EQ(found.at("text"), program_explains(files, where));
@@ -234,6 +240,7 @@ TEST_F(ExplorerPage, ExplainsDroppedTracesAsTheProgramDoes) {
     EXPECT_EQ(found.at("missing"), json::array());
     EXPECT_GT(found.at("shown"), 20);
     EXPECT_GE(found.at("printed"), 3);
+    EXPECT_EQ(found.at("named"), found.at("others"));
     EXPECT_EQ(found.at("report"), true);
     EXPECT_GT(found.at("bars"), 10);
     EXPECT_EQ(found.at("status"), true);

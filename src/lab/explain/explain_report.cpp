@@ -1102,7 +1102,7 @@ std::string explained_json(std::vector<TraceFile> files) {
   const json all = {{"sentences", sentences},
                     {"tables", tables},
                     {"plots", plots},
-                    {"text", text_of(sentences, findings)}};
+                    {"text", text_of(sentences, findings, "on this page")}};
   return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -57,7 +57,8 @@ std::vector<std::string> texts_of(const Findings& findings) {
   return texts;
 }
 
-std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
+std::string text_of(const std::vector<std::string>& sentences, const Findings& findings,
+                    std::string_view rest) {
   std::string text;
   for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
   std::vector<std::string_view> others;
@@ -75,13 +76,12 @@ std::string text_of(const std::vector<std::string>& sentences, const Findings& f
     for (std::size_t i = 0; i < rows; ++i) shown.add_row(table.rows[i]);
     text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
     if (rows < table.rows.size()) {
-      text += fmt::format("    and {} in the report (--output DIR)\n",
-                          counted(static_cast<std::int64_t>(table.rows.size() - rows), "row"));
+      text += fmt::format("    and {} {}\n",
+                          counted(static_cast<std::int64_t>(table.rows.size() - rows), "more row"),
+                          rest);
     }
   }
-  if (!others.empty()) {
-    text += fmt::format("\n  In the report (--output DIR): {}\n", fmt::join(others, "; "));
-  }
+  if (!others.empty()) text += fmt::format("\n  More {}: {}\n", rest, fmt::join(others, "; "));
   return text;
 }
 

@@ -128,8 +128,9 @@ struct Findings {
 std::vector<std::string> texts_of(const std::vector<Finding>& findings);
 std::vector<std::string> texts_of(const Findings& findings);
 
-/// The sentences and the tables for a terminal.
-std::string text_of(const std::vector<std::string>& sentences, const Findings& findings);
+/// The sentences and the tables for a terminal. `rest`: where what it leaves out of tables is.
+std::string text_of(const std::vector<std::string>& sentences, const Findings& findings,
+                    std::string_view rest = "in the report (--output DIR)");
 
 /// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms". What is not certain
 /// (is_certain()) has two digits: "30 ms (23 ms to 47 ms)".
