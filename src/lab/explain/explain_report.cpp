@@ -27,6 +27,7 @@ std::int64_t waited_for(const RunAccount& account, std::size_t rank) {
 constexpr std::size_t kTableRows = 20;  // of tables of operators and collectives
 constexpr std::size_t kRowsOnScreen = 3;
 constexpr const char* kToLearn = "To learn what it is";
+constexpr const char* kStall = "stalled after every rank had entered";
 
 double share_of(std::int64_t ns, std::int64_t of_ns) {
   return static_cast<double>(ns) / static_cast<double>(std::max<std::int64_t>(1, of_ns));
@@ -206,6 +207,15 @@ std::string amount_text(const RunAccount& account, std::size_t rank, Part part,
       amounts_s.size() == steps ? "" : fmt::format(" in {} of {} steps", amounts_s.size(), steps));
 }
 
+/// That collectives stalled during most of a part, though no rank came late.
+NamedCause stall_in(const RunAccount& account, std::size_t rank, Part part) {
+  const RankSum sum = rank_sum(account, rank);
+  if (part != Part::kExposedCommunication || 2 * sum.stalled_ns <= sum.part_ns[part]) return {};
+  return {kStall, fmt::format(", most of it {}{}, longest in {}", kStall,
+                              amount_text(account, rank, part, &TracedAccount::stalled_ns),
+                              sum.longest_stall.second)};
+}
+
 /// The op or the collective that works longest in a part.
 NamedCause cause_at_work(const TracedRun& run, const RunAccount& account, std::size_t rank,
                          Part part) {
@@ -227,6 +237,7 @@ NamedCause cause_at_work(const TracedRun& run, const RunAccount& account, std::s
       });
     });
   }
+  if (NamedCause stall = stall_in(account, rank, part); !stall.name.empty()) return stall;
   std::map<std::string, std::int64_t> all;
   for (const BucketAccount& of : account.buckets) {
     if (part != Part::kExposedCommunication || of.name == "message" || of.works == 0) continue;
@@ -336,6 +347,9 @@ FindingTable breakdown_table(const TracedRun& run) {
 /// What shortens time with a name.
 std::string change_for_name(const std::string& name) {
   constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
+      {kStall,
+       "Look at the link between the ranks, and for other programs on their machines; no rank "
+       "came late."},
       {kCompilation,
        "Compile once: give inputs few shapes, or mark_dynamic() what changes; "
        "TORCH_LOGS=recompiles "
@@ -403,12 +417,12 @@ std::string change_for(Part part, const std::string& name, bool on_host, const T
        "Move fewer bytes (16-bit gradients, fewer ranks in a group), or hide them: smaller buckets "
        "start earlier, a larger batch or accumulation gives more to hide behind."},
       {Part::kOtherDevice, "Divide the batch evenly, or use a process for each device."},
+      {Part::kTensorRanks, "Share layers among fewer ranks, or take a larger batch."},
       {Part::kEvaluation, "Evaluate less often, on fewer samples, or in larger batches."},
+      {Part::kVerification, "Give --verify-every a larger number."},
       {Part::kHost,
        "Queue less: fused or foreach optimizers, torch.compile, CUDA graphs, or a larger batch."},
-      {Part::kIdle,
-       "Record what streams wait for (enable_cuda_sync_events of the profiler) to learn what holds "
-       "this one."}};
+      {Part::kIdle, "Look for other programs on the machine."}};
   if (part == Part::kOptimizer || name.find("Optimizer.") != name.npos) {
     return std::string(change_of_optimizer(file));
   }
@@ -425,8 +439,7 @@ std::string change_for(Part part, const std::string& name, bool on_host, const T
   const auto* const change =
       std::ranges::find(kChanges, part, &std::pair<Part, std::string_view>::first);
   if (change != std::end(kChanges)) return std::string(change->second);
-  return "The step computes: a lower precision or fused kernels (torch.compile), where it has none "
-         "yet, shorten it.";
+  return "Take a lower precision or fused kernels (torch.compile), where the step has none yet.";
 }
 
 std::string share_text(std::int64_t ns, const RankSum& of) {
@@ -471,12 +484,16 @@ bool is_unknown(const TracedRank& rank, Part part) {
 std::string advice_for(const TracedRun& run, const RunAccount& account, std::size_t rank,
                        Part part) {
   const TracedRank& of = run.ranks[rank];
-  const std::string on = run.ranks.size() > 1 ? ", on " + rank_name(of) : "";
+  const std::string on = run.ranks.size() > 1 && !is_exchange(part) ? ", on " + rank_name(of) : "";
   if (is_unnamed(run, account, rank, part) && (part != Part::kIdle || of.on_host)) {
     return fmt::format("{}{}: {}", kToLearn, on, recording_text(of));
   }
   if (part == Part::kHost && is_start_up(of, rank_sum(account, rank))) {
-    return "To change: This is start-up, which loads CUDA and its libraries: profile a later step.";
+    return "To see more than start-up, which loads CUDA and its libraries: profile a later step.";
+  }
+  if (part == Part::kIdle && !of.on_host && !of.has_stream_waits && !of.file.is_ours) {
+    return fmt::format(
+        "To learn what the stream waits for{}: profile with enable_cuda_sync_events.", on);
   }
   if (is_unknown(of, part)) return "To change: Do it less often, or in another process.";
   if (part == Part::kExposedCommunication && account.lacks_ranks) {
@@ -499,8 +516,8 @@ std::vector<std::string> late_verdict(const TracedRun& run, const RunAccount& ac
                   time_text(late.excess_s), traits_of(late.longer).words,
                   cause_in(run, account, late.rank, late.longer).text),
       traits_of(late.longer).computes
-          ? fmt::format("To change, on {}: It computes longer: divide work evenly, and look "
-                        "for other programs on its device and for a lower clock rate.",
+          ? fmt::format("To change, on {}: Divide work evenly, and look for other programs on its "
+                        "device and for a lower clock rate.",
                         name)
           : advice_for(run, account, late.rank, late.longer)};
 }
@@ -516,20 +533,18 @@ std::vector<std::string> bubble_verdict(const TracedRun& run, const RunAccount& 
   std::string text = fmt::format("The bottleneck is the bubble of the pipeline: {} of a step, {}",
                                  share_text(bubble_ns, all), time_text(all.step_s(bubble_ns)));
   const char* const change =
-      "Even out the stages, or use more micro-batches: a bubble takes 1 / micro-batches of a step "
-      "for each further stage.";
+      "To change: Even out the stages, or use more micro-batches: a bubble takes 1 / micro-batches "
+      "of a step for each further stage.";
   double excess_s = 0;
   const Part longer =
       excess_of(rank_sum(account, rank), others_sum(account, rank), false, excess_s);
-  if (waited_for(account, rank) == 0) return {text + ".", fmt::format("To change: {}", change)};
+  if (waited_for(account, rank) == 0) return {text + ".", change};
   text += ", most of it for " + rank_name(run.ranks[rank]);
-  if (10 * excess_s < all.step_s(bubble_ns))
-    return {text + ".", fmt::format("To change: {}", change)};
+  if (10 * excess_s < all.step_s(bubble_ns)) return {text + ".", change};
   return {fmt::format("{}, which spends {} a step more than the other stages on {}{}.", text,
                       time_text(excess_s), traits_of(longer).words,
                       cause_in(run, account, rank, longer).text),
-          traits_of(longer).computes ? fmt::format("To change: {}", change)
-                                     : advice_for(run, account, rank, longer)};
+          traits_of(longer).computes ? change : advice_for(run, account, rank, longer)};
 }
 
 /// Of the rank that has most of a part.
@@ -609,7 +624,9 @@ std::string cause_of_outlier(const TracedRun& run, const RunAccount& account, st
   const double more_s = of_outliers.step_s(of_outliers.wall_ns) - usual.step_s(usual.wall_ns);
   if (2 * late.excess_s < more_s) look_at(0, true);
   return fmt::format("{}{}{}", name_of(late.longer),
-                     run.ranks.size() > 1 ? " of " + rank_name(run.ranks[late.rank]) : "",
+                     run.ranks.size() > 1 && !is_exchange(late.longer)
+                         ? " of " + rank_name(run.ranks[late.rank])
+                         : "",
                      cause_in(run, outliers, late.rank, late.longer).text);
 }
 
@@ -1037,6 +1054,14 @@ std::string cause_text(const TracedRun& run, const RunAccount& account, std::siz
                        Part part) {
   std::string text = cause_in(run, account, rank, part).text;
   return text.empty() ? std::string(cause_of(part)) : text;
+}
+
+std::string excess_text(const TracedRun& run, const RunAccount& account, std::size_t rank) {
+  double excess_s = 0;
+  const Part part = excess_of(rank_sum(account, rank), others_sum(account, rank), false, excess_s);
+  return fmt::format("{} spends {} more than the others on {}{}", rank_name(run.ranks[rank]),
+                     time_text(excess_s), traits_of(part).words,
+                     cause_text(run, account, rank, part));
 }
 
 Findings findings_of(const TracedRun& run, const RunAccount& account) {

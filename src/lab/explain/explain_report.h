@@ -20,7 +20,8 @@ namespace barestep {
 
 /// Accounts, summed over steps.
 struct RankSum {
-  std::int64_t steps = 0, wall_ns = 0, waiting_ns = 0, hidden_ns = 0;
+  std::int64_t steps = 0, wall_ns = 0, waiting_ns = 0, hidden_ns = 0, stalled_ns = 0;
+  TracedStall longest_stall{};
   EnumArray<Part, std::int64_t> part_ns{};
 
   void add(const TracedAccount& account) {
@@ -28,6 +29,8 @@ struct RankSum {
     wall_ns += account.wall_ns;
     waiting_ns += account.waiting_ns;
     hidden_ns += account.hidden_ns;
+    stalled_ns += account.stalled_ns;
+    longest_stall = std::max(longest_stall, account.longest_stall);
     for (const Part part : kValuesOf<Part>) part_ns[part] += account.part_ns[part];
   }
   [[nodiscard]] std::int64_t moving_ns() const {
@@ -58,6 +61,10 @@ struct LateRank {
   Part longer = Part::kIdle;  // what it does longer than the others
   double excess_s = 0;
 };
+
+/// "rank 1 spends 84.2 ms more than the others on the host, most of it in `augment` (...)", by its
+/// computation.
+std::string excess_text(const TracedRun& run, const RunAccount& account, std::size_t rank);
 
 /// Nothing if the others wait for none during a tenth of their time, or if it waits for them half
 /// as long.
@@ -113,6 +120,7 @@ struct StepPieces {
   std::map<std::int64_t, double> ranks{}, steps{};  // wall seconds, by number
   double wall_s = 0;
   std::string outliers{};  // the sentence about them; empty if there are none
+  std::string late{};      // likewise, about a rank, as excess_text()
 
   [[nodiscard]] StepPiece of(const PieceKey& key) const {
     const auto found = pieces.find(key);

@@ -16,6 +16,7 @@
 namespace barestep {
 namespace {
 
+constexpr std::int64_t kStallNs = 1'000'000;  // the shortest
 /// After all times of a trace; half of the range, so that differences stay in it.
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() / 2;
 
@@ -220,7 +221,10 @@ class RunSums {
     std::ranges::stable_sort(sums_.accounts, {}, &TracedAccount::number);
   }
 
-  [[nodiscard]] RunAccount take() { return std::move(sums_); }
+  [[nodiscard]] RunAccount take() {
+    std::erase_if(sums_.buckets, [](const BucketAccount& bucket) { return bucket.count == 0; });
+    return std::move(sums_);
+  }
 
  private:
   void add(std::size_t rank, std::size_t step) {
@@ -261,12 +265,23 @@ class RunSums {
     const TracedExchange& exchange = run_.exchanges[*work.exchange];
     const std::int64_t waiting_ns =
         exchange.last_begin_ns ? moving_from(run_, held_by, stretch) - stretch.begin_ns : 0;
-    if (const std::optional<std::size_t> bucket = bucket_of_[*work.exchange]) {
-      sums_.buckets[*bucket].exposed_ns += stretch.ns();
-      sums_.buckets[*bucket].waiting_ns += waiting_ns;
+    const std::size_t row = bucket_of_[*work.exchange];
+    if (numbers_.contains(exchange.step)) {
+      sums_.buckets[row].exposed_ns += stretch.ns();
+      sums_.buckets[row].waiting_ns += waiting_ns;
     }
     if (!exchange.last_begin_ns) return;
-    if (work.part == Part::kExposedCommunication) account.waiting_ns += waiting_ns;
+    if (work.part == Part::kExposedCommunication) {
+      account.waiting_ns += waiting_ns;
+      const TracedWork& own = work.posted ? run_.works[*work.posted] : work;
+      const std::int64_t due_ns = free_ns(own) + usual_ns_[row];
+      const std::int64_t ns = stretch.end_ns - std::max(stretch.begin_ns, due_ns);
+      const bool stalls = ns > 0 && own.end_ns - due_ns >= std::max(kStallNs, 3 * usual_ns_[row]);
+      if (stalls) {
+        account.stalled_ns += ns;
+        account.longest_stall = std::max(account.longest_stall, {ns, sums_.buckets[row].text()});
+      }
+    }
     sums_.waited_ns[rank][*exchange.last_rank] += waiting_ns;
   }
 
@@ -274,19 +289,40 @@ class RunSums {
   void add_buckets() {
     std::map<std::tuple<std::string, std::int64_t, std::int64_t>, std::size_t> rows;
     std::map<std::tuple<std::int64_t, std::string, std::int64_t>, std::int64_t> counts;
+    std::vector<std::vector<std::int64_t>> times_ns;  // by row, of all steps and ranks
     for (const TracedExchange& exchange : run_.exchanges) {
-      bucket_of_.emplace_back();
-      if (!numbers_.contains(exchange.step)) continue;
       const TracedCollective& what = run_.collective_of(run_.works[exchange.works.back()]);
       const std::string name = what.is_message() ? "message" : what.name;
       const std::int64_t n = counts[{exchange.step, name, what.bytes}]++;
       const auto [at, is_new] = rows.try_emplace({name, what.bytes, n}, sums_.buckets.size());
       if (is_new) {
         sums_.buckets.push_back({.name = name, .bytes = what.bytes, .ranks = what.ranks});
+        times_ns.emplace_back();
       }
-      bucket_of_.back() = at->second;
-      add_times(exchange, sums_.buckets[at->second]);
+      bucket_of_.push_back(at->second);
+      for (const std::size_t i : exchange.works) {
+        const TracedWork& work = run_.works[i];
+        times_ns[at->second].push_back(work.end_ns - free_ns(work));
+      }
+      if (numbers_.contains(exchange.step)) add_times(exchange, sums_.buckets[at->second]);
     }
+    for (std::vector<std::int64_t>& times : times_ns) {
+      const auto half = times.begin() + (std::ssize(times) - 1) / 2;
+      std::ranges::nth_element(times, half);
+      // But no longer than it takes to pass twice a link of 1 Gbit/s.
+      const std::int64_t bytes = sums_.buckets[usual_ns_.size()].bytes;
+      usual_ns_.push_back(bytes == 0 ? *half : std::min(*half, kStallNs + 16 * bytes));
+    }
+  }
+
+  /// When a rank's part in a collective could begin: all have entered, and it has done the one
+  /// before.
+  [[nodiscard]] std::int64_t free_ns(const TracedWork& work) const {
+    const std::vector<std::size_t>& by_end = run_.ranks[work.rank].moments.exchanges_by_end;
+    const auto end = [&](std::size_t i) { return run_.works[i].end_ns; };
+    const auto later = std::ranges::lower_bound(by_end, work.end_ns, {}, end);
+    const std::int64_t from_ns = run_.exchanges[*work.exchange].last_begin_ns.value_or(0);
+    return later == by_end.begin() ? from_ns : std::max(from_ns, end(*std::prev(later)));
   }
 
   void add_times(const TracedExchange& exchange, BucketAccount& bucket) {
@@ -310,7 +346,8 @@ class RunSums {
   const std::set<std::int64_t>& numbers_;
   RunAccount sums_;
   std::vector<std::vector<HostStretch>> communication_;  // by rank
-  std::vector<std::optional<std::size_t>> bucket_of_;    // by exchange
+  std::vector<std::size_t> bucket_of_;                   // by exchange
+  std::vector<std::int64_t> usual_ns_;                   // by bucket
 };
 
 /// Tells the work of devices that was launched before the last step's end. What has no launch, on a

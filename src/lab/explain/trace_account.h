@@ -66,6 +66,9 @@ std::string ahead_text(const NamedTime& time);
 /// Its innermost name, else ahead_text().
 std::string innermost_name(const TracedRank& rank, const NamedTime& time);
 
+/// In which collective.
+using TracedStall = std::pair<std::int64_t, std::string>;
+
 struct TracedAccount {
   std::size_t rank = 0;
   std::size_t step = 0;     // index into its rank's steps
@@ -74,6 +77,8 @@ struct TracedAccount {
   EnumArray<Part, std::int64_t> part_ns{};  // add up to wall_ns
   std::int64_t waiting_ns = 0;              // of exposed communication: until the last rank entered
   std::int64_t hidden_ns = 0;               // communication beside other work or waits; in no part
+  std::int64_t stalled_ns = 0;  // of exposed communication: from when it would usually have ended
+  TracedStall longest_stall{};
   /// Add up to the parts that have names; of the optimizer, what is no op.
   std::map<NamedTime, std::int64_t> named_ns{};
 

@@ -187,6 +187,8 @@ StepPieces pieces_of(const TracedRun& run, const RunAccount& account) {
   const double count = walls.finish();
   for (auto& [key, piece] : all.pieces) piece = {piece.seconds / count, piece.calls / count};
   if (!account.outliers.empty()) all.outliers = steps_text(run, account);
+  const std::optional<LateRank> late = late_rank_of(account);
+  if (late) all.late = excess_text(run, account, late->rank);
   return all;
 }
 
@@ -298,6 +300,7 @@ TraceDifference difference_of(const StepPieces& a, const StepPieces& b) {
                         change.empty() ? "" : ", " + change);
   }
   sentences.emplace_back(mean + ".");
+  if (!b.late.empty()) sentences.emplace_back(fmt::format("In B a rank is late: {}.", b.late));
   for (const auto& [name, side] : {std::pair("A", &a), {"B", &b}}) {
     if (side->outliers.empty()) continue;
     sentences.emplace_back(

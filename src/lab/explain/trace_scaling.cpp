@@ -292,12 +292,7 @@ ScalingRun scaling_run_of(std::filesystem::path path, const TracedRun& run) {
     all.steps = std::max(all.steps, sum.steps);
     add_layers(run.ranks[rank], all);
   }
-  double excess_s = 0;
-  const Part part =
-      excess_of(rank_sum(account, longest), others_sum(account, longest), false, excess_s);
-  all.causes[kLoadBalance] = fmt::format(
-      "rank {} spends {} more than the others on {}{}", run.ranks[longest].rank,
-      time_text(excess_s), traits_of(part).words, cause_text(run, account, longest, part));
+  all.causes[kLoadBalance] = excess_text(run, account, longest);
   all.causes[kSerialization] = waits_text(run, account, last);
   const RankSum sum = rank_sum(account);
   all.causes[kTransfer] = 2 * sum.step_s(sum.moving_ns()) < all.step_s - all.ideal_s

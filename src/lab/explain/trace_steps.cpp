@@ -1126,21 +1126,30 @@ std::int64_t end_ns(const TraceFile& file) {
   return std::ranges::max_element(file.events, {}, &TraceEvent::end_ns)->end_ns;
 }
 
-/// Refuses a second cycle of a profiler's schedule: it is no other rank. Files of one process at
-/// the same time are of its devices, or of containers that number their processes alike.
-void require_other_process(const TracedRun& run, const TraceFile& file) {
-  for (const TracedRank& other : run.ranks) {
-    const bool is_told = file.rank && other.file.rank;
-    if (is_told || file.is_ours || file.process.empty() || file.process != other.file.process) {
-      continue;
-    }
-    const bool is_apart = file.events.front().begin_ns >= end_ns(other.file) ||
-                          other.file.events.front().begin_ns >= end_ns(file);
-    if (!is_apart) continue;
-    refuse_trace(file.path,
-                 fmt::format("is of the process of '{}' at another time, so it is no other rank",
-                             other.file.path.string()),
-                 "explain each cycle of a profiler's schedule by itself");
+/// Refuses repeats of a program and cycles of a profiler's schedule: they are no other ranks. Files
+/// of one process at the same time are of its devices, or of containers that number their processes
+/// alike.
+void require_no_repeat(const TracedRun& run, const TraceFile& file) {
+  const auto is_alone = [](const TraceFile& of) {
+    return !of.rank && of.world_size <= 1 && of.collectives.empty();
+  };
+  for (const TracedRank& rank : run.ranks) {
+    const TraceFile& other = rank.file;
+    const bool is_apart = file.events.front().begin_ns >= end_ns(other) ||
+                          other.events.front().begin_ns >= end_ns(file);
+    if (!is_apart || file.host != other.host) continue;
+    const bool is_told = file.rank && other.rank,
+               is_process = !file.process.empty() && file.process == other.process;
+    const char* what = nullptr;
+    if (is_alone(file) && is_alone(other)) what = "a single process, as";
+    if (!is_told && !file.is_ours && is_process) what = "the process of";
+    if (is_told && file.rank == other.rank) what = "the same rank as";
+    if (what == nullptr) continue;
+    refuse_trace(
+        file.path,
+        fmt::format("is of {} '{}', at another time: a repeat or a cycle, not another rank", what,
+                    other.path.string()),
+        "explain one at a time, or compare two by their folders: mlp_lab explain A/ B/");
   }
 }
 
@@ -1255,10 +1264,10 @@ TracedRun run_from(std::vector<TraceFile> files) {
   std::set<std::int64_t> seen;
   for (TraceFile& file : files) {
     const std::int64_t rank = file.rank.value_or(static_cast<std::int64_t>(run.ranks.size()));
+    require_no_repeat(run, file);
     if (!seen.insert(rank).second) {
       refuse_trace(file.path, fmt::format("another file also holds rank {}", rank), kRankRemedy);
     }
-    require_other_process(run, file);
     run.ranks.push_back({.file = std::move(file), .rank = rank});
   }
   std::ranges::sort(run.ranks, {}, &TracedRank::rank);
