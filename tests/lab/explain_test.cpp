@@ -525,6 +525,26 @@ TEST_F(Explain, SaysThatACollectiveStalledAfterAllRanksHadEntered) {
   EXPECT_THAT(usual[1], StartsWith("To change: Move fewer bytes"));
 }
 
+/// All are entered after 5 ms, and each ends 3 ms after the one before it.
+TEST_F(Explain, CallsCollectivesThatTakeTurnsNoStall) {
+  nlohmann::json small = kAllReduced;
+  small["In msg nelems"] = small["Out msg nelems"] = 1000;
+  const auto rank = [&](int number) {
+    MadeTrace trace;
+    trace.on_host("user_annotation", "ProfilerStep#0", 0, 21'000)
+        .work(1, 0, 7, "gemm", 0, 5000)
+        .work(2, 1, 7, "adam", 20'000, 21'000);
+    for (int i = 0; i < 5; ++i) {
+      trace.work(3 + i, 2 + i, 20 + i, kAllReduceKernel, 5000, 8000 + 3000 * i, small);
+    }
+    return trace.text(number);
+  };
+  const TracedRun run = run_of({rank(0), rank(1)});
+  const auto sentences = texts_of(findings_of(run, account_of(run)).timed);
+  EXPECT_THAT(sentences[0], StartsWith("The bottleneck is exposed communication: "));
+  EXPECT_THAT(sentences[0], Not(HasSubstr("stalled")));
+}
+
 TEST_F(Explain, KnowsThatTracesOfOtherRanksAreMissing) {
   const TracedRun run =
       run_of({rank_that_enters(0, {300}), rank_that_enters(1, {100})});  // of three
