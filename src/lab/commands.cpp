@@ -170,6 +170,11 @@ void list_experiments() {
 
 namespace {
 
+std::string planned_text(const StudyPlan& plan) {
+  return fmt::format("{} {} planned", counted(plan.starts, "start"),
+                     plan.starts == 1 ? "is" : "are");
+}
+
 /// What is going to be measured, and who disturbs it.
 void announce(const StudyPlan& plan, bool waits) {
   if (plan.starts == 0) return;
@@ -177,8 +182,7 @@ void announce(const StudyPlan& plan, bool waits) {
                            : plan.seconds < 50
                                ? fmt::format(", about {:.0f} s", 10 * std::ceil(plan.seconds / 10))
                                : fmt::format(", about {:.0f} min", std::ceil(plan.seconds / 60));
-  print_note("mlp_lab", fmt::format("{} {} planned{}", counted(plan.starts, "start"),
-                                    plan.starts == 1 ? "is" : "are", time));
+  print_note("mlp_lab", planned_text(plan) + time);
   const CoreUsers others = watch_core_users(std::chrono::seconds(1));
   if (!others.disturb() || waits) return;
   print_note("mlp_lab",
@@ -242,11 +246,13 @@ Report measured_report(const StudyOptions& options,
     return std::ranges::any_of(experiment->cases(study.setting()),
                                [](const Case& what) { return what.made == nullptr; });
   };
-  const bool measures = std::ranges::any_of(requested, has_runs) &&
-                        study.plan_of(requested, options.wait_quiet).starts > 0;
+  const StudyPlan plan = study.plan_of(requested, options.wait_quiet);
+  const bool measures = std::ranges::any_of(requested, has_runs) && plan.starts > 0;
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (measures && !study.card()) {
+    print_note("mlp_lab", planned_text(plan) +
+                              "; the machine's rates, measured first, tell how long they take");
     study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
   }
   if (measures) study.choose_width(programs, show_progress);
@@ -383,17 +389,16 @@ std::string without_marks(std::string_view markdown) {
 
 /// Takes the answers of the sheet that is there, NAME.md, which stays as NAME-1.md where the new
 /// one differs.
-void keep_answers(const std::filesystem::path& name, std::string& text) {
-  const auto file_with = [&](const std::string& ending) {
-    return std::filesystem::path(name.string() + ending);
-  };
-  if (!std::filesystem::exists(file_with(".md"))) return;
-  const std::string before = InputFile(file_with(".md"), "--figures").text(std::int64_t{1} << 22);
+void keep_answers(const std::filesystem::path& file, std::string& text) {
+  if (!std::filesystem::exists(file)) return;
+  const std::string before = InputFile(file, "--figures").text(std::int64_t{1} << 22);
   text = with_answers(text, before);
-  if (text == before) return;
-  int number = 1;
-  while (std::filesystem::exists(file_with(fmt::format("-{}.md", number)))) ++number;
-  replace_file(file_with(fmt::format("-{}.md", number)), before);
+  if (text != before) numbered_copy(file);
+}
+
+/// That of --card, else of --machine.
+MachineCard pricing_card(const SheetOptions& options) {
+  return load_card(options.study.card.empty() ? options.machine : options.study.card.string());
 }
 
 void write_script(const SheetOptions& options, const Sheet& sheet) {
@@ -403,7 +408,7 @@ void write_script(const SheetOptions& options, const Sheet& sheet) {
     arguments += fmt::format("{}'{}'", arguments.empty() ? "" : " ", fmt::join(letters, "'\\''"));
   }
   const StudyOptions& study = options.study;
-  const MachineCard card = load_card(study.card.empty() ? options.machine : study.card.string());
+  const MachineCard card = pricing_card(options);
   const Setting setting = new_setting(study.quick, card.on_gpu, card.max_ranks(), study.given);
   const std::string file = sheet.name + ".sh";
   replace_file(file,
@@ -422,9 +427,10 @@ void print_sheet(SheetOptions options) {
   require_separate_files({{"--output", sheet_file(options, sheet, ".md")}},
                          {{"mlp_lab sheet", options.name}});
   if (options.pdf) page_printer();
-  std::string text = options.blank ? blank_copy_of(sheet) : filled_sheet(options, sheet);
+  std::string text = options.blank ? blank_copy_of(sheet, Simulations(pricing_card(options)))
+                                   : filled_sheet(options, sheet);
   make_folder(folder);
-  if (options.figures) keep_answers(sheet_file(options, sheet, ""), text);
+  if (options.figures) keep_answers(sheet_file(options, sheet, ".md"), text);
   const std::filesystem::path file = write_sheet(options, sheet, text);
   show((options.figures ? "" : without_marks(text)) +
        fmt::format("Sheet: {}\n", on_one_line(file.string())));
@@ -454,6 +460,7 @@ void print_new_class(const ClassOptions& options) {
                fmt::format("{} of {} cases have no price: {} has {}", price.unpriced, price.runs,
                            price.machine, counted(load_card(plan.machine).max_ranks(), "device")));
   }
+  if (!plan.note.empty()) print_note("mlp_lab", plan.note);
   TextTable table({"student", "variant", ">simulated"});
   for (const Student& student : plan.students) {
     table.add_row(
@@ -497,7 +504,11 @@ void print_grades(const ClassOptions& options) {
       });
   end_progress();
   const std::filesystem::path output = options.output.empty() ? folder / "grades" : options.output;
-  write_grades(output, plan, grades);
+  const std::filesystem::path kept = write_grades(output, plan, grades);
+  if (!kept.empty()) {
+    print_note("mlp_lab", fmt::format("marks.csv had more than points of items: {} keeps it",
+                                      on_one_line(kept.string())));
+  }
   show(summary_of_grades(grades) +
        fmt::format("Marks: {}\n", on_one_line((output / "marks.csv").string())));
 }

@@ -141,6 +141,20 @@ void cell(std::string& text, const std::string& row, int column, std::string* ot
   *other = old;
 }
 
+using Rows = std::vector<std::vector<std::string>>;
+
+/// A cell of marks.csv, why it is as it is, what grading wrote there, and what the teacher wrote.
+struct Typed {
+  std::string student{}, item{}, what{}, graded{}, points{};
+};
+
+std::string& cell_at(Rows& rows, const Typed& where) {
+  const auto column = std::ranges::find(rows[0], where.item) - rows[0].begin();
+  const auto row =
+      std::ranges::find(rows, where.student, [](const auto& cells) { return cells[0]; });
+  return row->at(static_cast<std::size_t>(column));
+}
+
 class AClass : public TempDirTest {
  protected:
   ClassPlan new_one(const std::string& names, const std::string& sheet = kSheetName) {
@@ -166,6 +180,36 @@ class AClass : public TempDirTest {
   void predict(const ClassPlan& plan, const Student& student, const std::string& prediction) {
     write_file(handed(student) / fmt::format("{}-before.md", kSheetName),
                predicted_sheet(plan, student, prediction));
+  }
+
+  /// A sheet with one question, of these choices.
+  ClassPlan words_only(const std::string& names, const std::string& choices) {
+    return new_one(names, file("words.md",
+                               "---\n| check | points | marked by |\n| --- | --- | --- "
+                               "|\n| 1 | 1 | " +
+                                   choices + R"( |
+---
+# Words
+
+| Time |
+| --- |
+| {{batch-sweep.batch-32.time}} |
+
+**Is it?**
+
+No.
+)")
+                              .string());
+  }
+
+  /// Hands in such a sheet, with steps of 40 ms, at batch 128 of these seconds.
+  void hand_in_words(const ClassPlan& plan, const Student& student, double large_s,
+                     const std::string& answer) {
+    write_study(handed(student) / "results", plan, student, nullptr, [&](const Case& what) {
+      const double step_s = what.key == "batch-128" ? large_s : 0.04;
+      return MadeUpStep{.step_s = step_s, .noise = 0.02, .phase_s = {{"forward", step_s}}};
+    });
+    write_file(sheet_of(student, "words"), fmt::format("# Words\n\n**1 Is it?**\n\n{}\n", answer));
   }
 
   /// A sheet that asks for ranks only.
@@ -237,6 +281,28 @@ It is.
     return grade_class(plan, folder() / "handed-in", gpus_, rerun, [](int, const std::string&) {});
   }
 
+  /// Returns the copy of what is more than points, if there is one.
+  std::string regrade(const ClassPlan& plan) {
+    return write_grades(folder() / "grades", plan, grade(plan)).string();
+  }
+
+  /// Writes marks.csv as a spreadsheet that separates cells by this.
+  void edit_marks(const std::function<void(Rows& rows)>& edit, char separator = ',') {
+    const std::filesystem::path file = folder() / "grades/marks.csv";
+    Rows rows = csv_rows(read_file(file));
+    edit(rows);
+    std::string text;
+    for (const std::vector<std::string>& row : rows) {
+      for (const std::string& cell : row) {
+        const bool is_quoted = cell.find(separator) != std::string::npos;
+        text += is_quoted ? '"' + cell + '"' : cell;
+        text += separator;
+      }
+      text.back() = '\n';
+    }
+    write_file(file, text);
+  }
+
   MachineCard gpus_ = load_card("t4");
 };
 
@@ -262,7 +328,9 @@ TEST_F(AClass, GivesEachStudentAVariantOfTheSameDifficulty) {
   const std::filesystem::path own = folder() / "class/students" / plan.students[7].folder;
   const std::string script = read_file(own / "run.sh");
   EXPECT_THAT(script, HasSubstr("#SBATCH --time="));
-  EXPECT_THAT(script, testing::ContainsRegex("practical3: about [0-9]+ minutes? on one T4[.] Run"));
+  EXPECT_THAT(script,
+              testing::ContainsRegex(
+                  "practical3: [0-9]+ starts, about [0-9]+ minutes? on one T4 .simulated.[.] Run"));
   EXPECT_THAT(script, HasSubstr("sheet 'practical3.md' --figures --batch-size "));
   EXPECT_THAT(script, HasSubstr("|| cp 'practical3.md' 'practical3-before.md' || exit\n"));
   const std::string given = read_file(own / "practical3.md");
@@ -490,46 +558,138 @@ TEST_F(AClass, NamesStartsThatAreMissingAndGivesNothingForFewer) {
 }
 
 TEST_F(AClass, LeavesAWordThatNoChoiceStandsForToTheTeacher) {
-  const ClassPlan plan = new_one("Anna\n", file("words.md", R"(---
-| check | points | marked by |
-| --- | --- | --- |
-| 1 | 1 | batch-sweep.linear: yes=faster, no=slower |
----
-# Words
-
-| Time |
-| --- |
-| {{batch-sweep.batch-32.time}} |
-
-**Is it?**
-
-No.
-)")
-                                               .string());
-  write_study(handed(plan.students[0]) / "results", plan, plan.students[0], nullptr,
-              [](const Case&) {
-                return MadeUpStep{.step_s = 0.04, .phase_s = {{"forward", 0.04}}};
-              });
-  write_file(sheet_of(plan.students[0], "words"), "# Words\n\n**1 Is it?**\n\nNo.\n");
+  const ClassPlan plan = words_only("Anna\n", "batch-sweep.linear: yes=faster, no=slower");
+  EXPECT_THAT(plan.note,
+              MatchesRegex("on one T4 the simulator tells no right choice of question 1 "
+                           "\\('(above|below)' is none\\), for any student; grading goes by each "
+                           "student's own figures: where no choice stands for them, write the "
+                           "points into marks.csv"));
+  hand_in_words(plan, plan.students[0], 0.04, "No.");
   const Mark mark = grade(plan).students[0].marks.back();
   EXPECT_EQ(mark.points, std::nullopt);
   EXPECT_THAT(mark.text, HasSubstr("no choice of the sheet stands for 'above'"));
 }
 
+TEST_F(AClass, SaysWhichChoicesCannotBeSimulated) {
+  const ClassPlan plan = words_only("Anna\nBo\n", "profile.backward: yes=above, no=below");
+  EXPECT_THAT(experiments_of(plan.sheet), Contains(&experiment_of("profile")))
+      << "though the text does not name it";
+  EXPECT_THAT(plan.note, StartsWith("on one T4 the simulator tells no right choice of question 1, "
+                                    "for any student; grading goes"));
+  EXPECT_THAT(new_class({.sheet = kSheetName,
+                         .students = file("names.csv", "Anna\n"),
+                         .output = folder() / "told",
+                         .machine = "t4",
+                         .quick = true})
+                  .note,
+              IsEmpty());
+}
+
+/// Throughput grows to just the border between linear and not.
+TEST_F(AClass, TakesNoOtherAnswerWhereFiguresDecideNothing) {
+  const ClassPlan plan = words_only("Anna\nBo\n", "batch-sweep.linear: yes=above, no=below");
+  hand_in_words(plan, plan.students[0], 0.04 / 0.9, "Cannot be said: the interval has 3.6 in it.");
+  hand_in_words(plan, plan.students[1], 0.04 / 0.9, "No.");
+  const GradedClass grades = grade(plan);
+  EXPECT_EQ(grades.students[0].marks.back().points, 1) << grades.students[0].marks.back().text;
+  EXPECT_EQ(grades.students[1].marks.back().points, 0);
+  EXPECT_THAT(grades.students[1].marks.back().text,
+              StartsWith("'no', and your own figures say 'cannot be said': Whether throughput"));
+}
+
+/// Of each kind of question and check, whether grading left it to the teacher or decided it.
 TEST_F(AClass, KeepsThePointsThatATeacherHasWritten) {
+  const ClassPlan plan = new_one("Anna\nBo\n007\n");
+  for (const Student& each : plan.students) hand_in(plan, each);
+  std::filesystem::remove_all(handed(plan.students[1]) / "results/runs");
+  std::filesystem::remove(handed(plan.students[1]) / "results/study.json");
+  change_sheet(plan.students[0], [&](std::string& text) {
+    const std::size_t end = text.find(", by the figures"), at = text.rfind('\n', end) + 1;
+    text.replace(at, end - at, "Look");
+  });
+  EXPECT_THAT(regrade(plan), IsEmpty());
+  const std::vector<Typed> typed = {{"Anna", "1.1", "text", "", "0.5"},
+                                    {"Anna", "2.1", "prediction", "", "0.25"},
+                                    {"Anna", "2.2", "a word that is not told", "", "1.5"},
+                                    {"Bo", "arithmetic", "no records to compare with", "", "1.25"},
+                                    {"Bo", "2.4", "nothing was measured", "", "2"},
+                                    {"Anna", "identity", "decided", "2", "1"},
+                                    {"007", "2.4", "a word", "2", "0"}};
+  edit_marks([&](Rows& rows) {
+    for (const Typed& each : typed) {
+      EXPECT_EQ(cell_at(rows, each), each.graded) << each.what;
+      cell_at(rows, each) = each.points;
+    }
+  });
+  for (const char separator : {',', ';', ','}) {  // as graded, and as two spreadsheets save it
+    EXPECT_THAT(regrade(plan), IsEmpty());
+    edit_marks(
+        [&](Rows& rows) {
+          double sum = 0;
+          for (const Typed& each : typed) EXPECT_EQ(cell_at(rows, each), each.points) << each.what;
+          for (std::size_t i = 2; i + 3 < rows[1].size(); ++i) {
+            sum += rows[1][i].empty() ? 0 : std::stod(rows[1][i]);
+          }
+          EXPECT_EQ(std::stod(rows[1][rows[1].size() - 3]), sum);
+          for (std::vector<std::string>& row : rows) {
+            for (std::string& cell : row) {
+              if (separator == ';') std::ranges::replace(cell, '.', ',');
+              if (separator == ';' && cell == "007") cell = "7";
+              if (separator == ';' && cell == "2,2") cell = "02.Feb";
+            }
+          }
+        },
+        separator);
+  }
+  const std::string page = read_file(folder() / "grades/students/Anna.md");
+  EXPECT_THAT(page, HasSubstr("| identity | 1 of 2 | The teacher's points, in place of 2: Opt"));
+  EXPECT_THAT(page, HasSubstr("| 2.2 | 1.5 of 2 | The teacher's points. |"));
+  edit_marks([&](Rows& rows) {
+    for (const Typed& each : typed) cell_at(rows, each).clear();
+  });
+  regrade(plan);
+  edit_marks([&](Rows& rows) {
+    for (const Typed& each : typed) EXPECT_EQ(cell_at(rows, each), each.graded) << each.what;
+  });
+}
+
+TEST_F(AClass, KeepsACopyOfWhatATeacherHasWrittenBesidePoints) {
   const ClassPlan plan = new_one("Anna\nBo\n");
   for (const Student& each : plan.students) hand_in(plan, each);
-  write_grades(folder() / "grades", plan, grade(plan));
-  std::string marks = read_file(folder() / "grades/marks.csv");
-  const std::size_t open = marks.find(",,", marks.find("\nAnna,"));
-  marks.insert(open + 1, "\"0,5\"");
-  marks.insert(marks.find(",,", marks.find("\nBo,")) + 1, "nan");
-  write_file(folder() / "grades/marks.csv", marks);
-  write_grades(folder() / "grades", plan, grade(plan));
-  const std::string again = read_file(folder() / "grades/marks.csv");
-  EXPECT_EQ(again.find(",0.5,", again.find("\nAnna,")), open);
-  EXPECT_EQ(std::ranges::count(again, '5'), std::ranges::count(marks, '5') + 1) << "and the sum";
-  EXPECT_THAT(again, Not(HasSubstr("nan"))) << "is no number of points";
+  regrade(plan);
+  const std::vector<std::function<void(Rows&)>> edits = {
+      [](Rows& rows) {
+        cell_at(rows, {"Bo", "1.1"}) = "nan";
+      },
+      [](Rows& rows) {
+        cell_at(rows, {"Bo", "1.1"}) = "1 of 2";
+      },
+      [](Rows& rows) {
+        cell_at(rows, {"Bo", "found"}) = "talk to him";
+      },
+      [](Rows& rows) {
+        rows[0].insert(rows[0].begin() + 2, "remark");
+        rows[1].insert(rows[1].begin() + 2, "well done");
+        rows[2].insert(rows[2].begin() + 2, "");
+      },
+      [](Rows& rows) {
+        rows.push_back({"Zoe", "Zoe", "2"});
+      }};
+  for (std::size_t i = 0; i < edits.size(); ++i) {
+    edit_marks([&](Rows& rows) {
+      cell_at(rows, {"Anna", "1.1"}) = "1";
+      edits[i](rows);
+    });
+    const std::string before = read_file(folder() / "grades/marks.csv");
+    const std::filesystem::path copy = folder() / fmt::format("grades/marks-{}.csv", i + 1);
+    EXPECT_EQ(regrade(plan), copy.string());
+    EXPECT_EQ(read_file(copy), before);
+    EXPECT_THAT(regrade(plan), IsEmpty()) << "there is no more than points";
+    edit_marks([&](Rows& rows) {
+      EXPECT_EQ(cell_at(rows, {"Anna", "1.1"}), "1");
+      EXPECT_EQ(cell_at(rows, {"Bo", "1.1"}), "") << "is no number of points";
+    });
+  }
 }
 
 TEST_F(AClass, TakesAFigureWithItsUnitAndAnyThousands) {
@@ -667,7 +827,9 @@ TEST_F(AClass, OfSixtyIsCaughtAsWhatItIs) {
   EXPECT_THAT(marks, HasSubstr("\nÕie Žukova 1,Õie Žukova 1,2,2,2,,,2,"));
   EXPECT_THAT(marks, HasSubstr(",nothing handed in\n"));
   const std::string page = read_file(folder() / "grades/class.md");
-  EXPECT_THAT(page, HasSubstr("| batch-sweep.batch-32.seconds | 55 |"));
+  EXPECT_THAT(page, AllOf(HasSubstr("| batch-sweep.batch-32.seconds | 55 |"),
+                          HasSubstr("| batch-sweep.batch-64.seconds | 55 |")))
+      << "though the sheet shows it twice";
   EXPECT_THAT(
       page,
       HasSubstr("- Measured on a busy machine, so some times decide nothing: Õie Žukova 47 ("));
@@ -1231,7 +1393,9 @@ TEST_F(SheetWithHeader, SaysWhatVariesAndHowItIsMarked) {
   EXPECT_TRUE(header.asks_intervals);
   EXPECT_EQ(header.item("identity")->points, 2.5);
   EXPECT_THAT(header.item("1")->choices.at("no"), ElementsAre(Word::kBelow, Word::kNoDifference));
-  EXPECT_THAT(header.measured, ElementsAre(&experiment_of("warmup"), &experiment_of("amdahl")));
+  EXPECT_THAT(header.measured, ElementsAre(&experiment_of("warmup"), &experiment_of("amdahl"),
+                                           &experiment_of("batch-sweep")))
+      << "and what the word is of";
   EXPECT_EQ(header.item("physics"), nullptr) << "no points";
   EXPECT_EQ(read("").items.size(), 4U) << "three checks and a question";
   EXPECT_EQ(read("").item("identity")->points, 2);

@@ -176,6 +176,9 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   EXPECT_THAT(first.out, HasSubstr("The same seed repeats to the bit: 12 runs"));
   EXPECT_THAT(first.out, HasSubstr("Report: lab/report.html\n"));
   EXPECT_EQ(first.err.find("rates of 1 rank") == std::string::npos, kAddressSanitized);
+  EXPECT_EQ(first.err.starts_with("mlp_lab: note: 45 starts are planned; the machine's rates, "
+                                  "measured first, tell how long they take\n"),
+            !kAddressSanitized);
   EXPECT_THAT(first.err, HasSubstr("[0/45] batch-sweep: batch-32, start 1 of 9\n"));
   EXPECT_THAT(first.err, HasSubstr(" s left\n"));
   const json made = results("lab/results.json");
@@ -456,6 +459,8 @@ TEST_F(MlpLab, MeasuresNothingForABlankSheet) {
   const ProcessResult blank = succeeded(run({"sheet", "homework1", "--blank"}));
   EXPECT_EQ(blank.err, "");
   EXPECT_THAT(blank.out, HasSubstr("| 4 |  |  |  |  |\n"));
+  EXPECT_THAT(blank.out, ContainsRegex("\nCost: [0-9]+ starts, about [0-9]+ minutes on 8 x H200, "
+                                       "NVLink .simulated.[.] mlp_lab says "));
   EXPECT_THAT(blank.out, EndsWith("Sheet: ./homework1-blank.md\n"));
   EXPECT_THAT(names(), UnorderedElementsAre("homework1-blank.md", "homework1-blank.html"));
 }

@@ -55,6 +55,10 @@ MachineCard gpus() {
   return load_card("h200-nvlink");
 }
 
+std::string blank_of(const Sheet& sheet) {
+  return blank_copy_of(sheet, Simulations(load_card("t4")));
+}
+
 /// Of all that the sheet asks for; made once for all its tests.
 const Report& made_up_report(const Sheet& sheet) {
   static std::map<std::string, Report> made;
@@ -156,7 +160,7 @@ TEST_P(EverySheet, CallsCoresNoGpus) {
 
 TEST_P(EverySheet, LeavesTheStudentsPlacesEmptyOnABlankCopy) {
   const Sheet sheet = load_sheet(GetParam());
-  const std::string blank = blank_copy_of(sheet), text = filled(sheet);
+  const std::string blank = blank_of(sheet), text = filled(sheet);
   EXPECT_THAT(blank, AllOf(Not(HasSubstr("Simulated")), Not(HasSubstr("{{")),
                            Not(HasSubstr("Look for")), HasSubstr("\n\\_\\_")));
   for (const Answered& each : questions_of(text)) {
@@ -170,6 +174,9 @@ TEST_P(EverySheet, TellsTheTeacherWhatAGoodAnswerHas) {
   const Sheet sheet = load_sheet(GetParam());
   const std::string key = filled(sheet, SheetCopy::kKey);
   EXPECT_EQ(all_matches(key, "\n> Look for: ").size(), questions_of(key).size());
+  for (const SheetQuestion& each : questions_in(key)) {
+    EXPECT_THAT(each.key, AllOf(StartsWith("Look for: "), Not(HasSubstr("> "))));
+  }
 }
 
 // Definitions, counts, formulas and what is simulated need no times.
@@ -254,7 +261,7 @@ TEST_P(EverySheet, EndsWithTheChecklistOfWhatWasMeasured) {
   const std::string line = "Checklist: [?] no frequency scaling: the system does not say; ";
   EXPECT_EQ(all_matches(filled(load_sheet(GetParam())), "\n\nChecklist: [^\n]+\n\n$").size(), 1U);
   EXPECT_THAT(filled(load_sheet(GetParam())), HasSubstr(line));
-  EXPECT_THAT(blank_copy_of(load_sheet(GetParam())), Not(HasSubstr("Checklist")));
+  EXPECT_THAT(blank_of(load_sheet(GetParam())), Not(HasSubstr("Checklist")));
 }
 
 INSTANTIATE_TEST_SUITE_P(OfTheCourse, EverySheet, testing::ValuesIn(sheet_names()),
@@ -600,7 +607,7 @@ TEST_F(OwnSheet, MayAskForAnyNameAndHasPlots) {
   EXPECT_THAT(text, HasSubstr("![The first steps](plots/warmup-1.svg)\n"));
   EXPECT_THAT(text, HasSubstr("mlp_single --dim 1024 "));
   EXPECT_THAT(text, HasSubstr("This was not measured."));
-  EXPECT_EQ(blank_copy_of(sheet).find("warmup"), std::string::npos);
+  EXPECT_EQ(blank_of(sheet).find("warmup"), std::string::npos);
 }
 
 /// Of each item the case that meets it least, over all experiments.
@@ -631,7 +638,7 @@ TEST_F(OwnSheet, HasTheChecklistAtItsFootOrWhereItAsksForIt) {
   EXPECT_EQ(text("{{warmup.from-start.batch}}\n\n{{sharding.data-parallel.split}}\n"),
             "64\n\n32/32\n\n" + line);
   EXPECT_EQ(text("{{checklist}}\n\nEnd.\n"), line + "End.\n\n");
-  EXPECT_THAT(blank_copy_of(own("{{checklist}}\n\nEnd.\n")),
+  EXPECT_THAT(blank_of(own("{{checklist}}\n\nEnd.\n")),
               AllOf(Not(HasSubstr("Checklist")), EndsWith("\n\nEnd.\n\n")));
   const Report none;
   EXPECT_EQ(markdown_of(own("End.\n"), SheetRuns(none, gpus()), SheetCopy::kFilled), "End.\n\n")
@@ -708,13 +715,16 @@ TEST_F(OwnSheet, HasOnABlankCopyWhatStudentsNeed) {
       own("# A: {{warmup.from-start.model}} for more\n\nRun {{warmup.from-start.command}}.\n\n"
           "{{warmup.table}}\n\n**Is it?**\n\n3 of 10, without a name. *3.*\n\nMore of it.\n\n> "
           "Look.\n\nThe end.\n");
-  const std::string blank = blank_copy_of(sheet);
+  const std::string blank = blank_of(sheet);
   EXPECT_THAT(blank, MatchesRegex(
                          R"(# A
 
 Name: (\\_){16} Date: (\\_){8}
 
-To measure: `build/mlp_lab run warmup` \([0-9]+ starts on 2 cores\)
+Cost: ([0-9]+ starts), about [0-9]+ minutes? on one T4 \(simulated\)\. `mlp_lab` says [^
+]+
+
+To measure: `build/mlp_lab run warmup` \([0-9]+ starts\)
 
 ((\\_){38}
 
@@ -726,9 +736,8 @@ To measure: `build/mlp_lab run warmup` \([0-9]+ starts on 2 cores\)
 
 )"));
   EXPECT_THAT(
-      blank_copy_of(own("A {{warmup.table}}\n\n## B\n\n{{batch-sweep.table}}\n\n## C\n\nEnd.\n")),
-      AllOf(HasSubstr(
-                "## B\n\nTo measure: `build/mlp_lab run batch-sweep` (54 starts on 2 cores)\n\n"),
+      blank_of(own("A {{warmup.table}}\n\n## B\n\n{{batch-sweep.table}}\n\n## C\n\nEnd.\n")),
+      AllOf(HasSubstr("## B\n\nTo measure: `build/mlp_lab run batch-sweep` (54 starts)\n\n"),
             HasSubstr("## C\n\nEnd.")));
 }
 

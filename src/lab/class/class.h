@@ -27,20 +27,6 @@
 
 namespace barestep {
 
-/// What the runs of a sheet take, simulated. How many starts they are depends on the machine that
-/// makes them, which says so before the first one.
-struct SheetPrice {
-  double step_s = 0;                    // of all cases together
-  double seconds = 0;                   // of all starts; of a new class only
-  std::string machine{};                // the card's name
-  std::string trouble{};                // empty, or why a case is too large for the machine
-  std::int64_t runs = 0, unpriced = 0;  // cases that programs run; of these, what has no price
-
-  /// "about 3 minutes on one T4"; empty if none of it is simulated.
-  [[nodiscard]] std::string text() const;
-};
-SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations);
-
 /// A script for sh, and for sbatch, which reads its lines of #SBATCH: in the folder where it is, it
 /// runs `preparation`, then `mlp_lab sheet` with these arguments.
 std::string script_of(const Sheet& sheet, const std::string& file, const SheetPrice& price,
@@ -61,6 +47,7 @@ struct ClassPlan {
   std::string machine{};  // the card that prices them, as for load_card()
   bool quick = false;
   std::vector<Student> students{};
+  std::string note{};  // to the teacher, of a new class
 };
 
 /// Of the GPUs in the simulated columns of a class priced by `machine`: the same, unless it is a
@@ -153,6 +140,7 @@ struct Mistake {
 struct Mark {
   const MarkedItem* item = nullptr;
   std::optional<double> points{};  // nothing: the teacher's decision
+  bool is_teachers = false;        // the teacher wrote them
   std::string text{};              // what was checked, and found
   std::string answer{}, key{};     // of a question
 };
@@ -194,10 +182,15 @@ GradedClass grade_class(const ClassPlan& plan, const std::filesystem::path& hand
                         const MachineCard& gpus, const Rerun& rerun,
                         const std::function<void(int done, const std::string& name)>& on_progress);
 
-/// Writes marks.csv and the pages into the folder. Points that a teacher has written into an
-/// earlier marks.csv, for questions that no program marks, stay. Throws Error: kCannotCreate,
-/// kInputOutput.
-void write_grades(const std::filesystem::path& folder, const ClassPlan& plan, GradedClass graded);
+/// Writes marks.csv and the pages into the folder, and graded.csv, by which a later call knows what
+/// a teacher has written into marks.csv. Points of items stay there; if there is more, such as a
+/// column of remarks, returns the copy of the earlier file that has it, else an empty path. Throws
+/// Error: kCannotCreate, kInputOutput.
+std::filesystem::path write_grades(const std::filesystem::path& folder, const ClassPlan& plan,
+                                   GradedClass graded);
+
+/// Copies NAME.END to NAME-1.END, or with the next number that is free; returns the copy.
+std::filesystem::path numbered_copy(const std::filesystem::path& file);
 
 /// What was found, by how many students, for a terminal.
 std::string summary_of_grades(const GradedClass& graded);

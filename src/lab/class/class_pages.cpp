@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -17,14 +18,19 @@
 namespace barestep {
 namespace {
 
+constexpr const char* kMarksFile = "marks.csv";
+constexpr const char* kGradedFile = "graded.csv";  // the same without what a teacher wrote
+
 /// A spreadsheet shows it as it is: what would be a formula has an apostrophe before it.
-std::string csv_cell(std::string text) {
+std::string shown_text(std::string text) {
   if (text.find_first_of("=+-@\t") == 0) text.insert(0, "'");
-  if (text.find_first_of(",;\"\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char letter : text)
-    quoted += letter == '"' ? std::string("\"\"") : std::string(1, letter);
-  return quoted + "\"";
+  return text;
+}
+
+std::string csv_cell(const std::string& text) {
+  const std::string shown = shown_text(text);
+  if (shown.find_first_of(",;\"\n") == std::string::npos) return shown;
+  return fmt::format("\"{}\"", fmt::join(split(shown, "\""), "\"\""));
 }
 
 std::string points_text(double points) {
@@ -57,7 +63,8 @@ Points earned_points(const GradedStudent& student) {
   return points;
 }
 
-std::string marks_csv(const ClassPlan& plan, const GradedClass& graded) {
+/// The points of each item, or those of them that grading gave.
+std::string marks_csv(const ClassPlan& plan, const GradedClass& graded, bool with_teachers = true) {
   std::string text =
       "\xEF\xBB\xBF"
       "folder,name";  // by which Excel knows that it is UTF-8
@@ -65,8 +72,10 @@ std::string marks_csv(const ClassPlan& plan, const GradedClass& graded) {
   text += ",points,open,found\n";
   for (const GradedStudent& student : graded.students) {
     text += csv_cell(student.student->folder) + "," + csv_cell(student.student->name);
-    for (const Mark& mark : student.marks)
-      text += "," + (mark.points ? points_text(*mark.points) : "");
+    for (const Mark& mark : student.marks) {
+      const bool is_shown = mark.points && (with_teachers || !mark.is_teachers);
+      text += "," + (is_shown ? points_text(*mark.points) : "");
+    }
     const Points points = earned_points(student);
     text += fmt::format(",{},{},{}\n", points_text(points.given), points_text(points.open),
                         csv_cell(fmt::format("{}", fmt::join(kinds_of(student), ", "))));
@@ -74,29 +83,84 @@ std::string marks_csv(const ClassPlan& plan, const GradedClass& graded) {
   return text;
 }
 
-/// Takes what a teacher has written into an earlier marks.csv for questions that no program marks.
-void keep_teachers_points(const std::filesystem::path& file, GradedClass& graded) {
-  if (!std::filesystem::exists(file)) return;
-  const auto rows = csv_rows(InputFile(file, "marks").text(std::int64_t{1} << 24));
+using CsvRows = std::vector<std::vector<std::string>>;
+
+CsvRows rows_in(const std::filesystem::path& file) {
+  return csv_rows(InputFile(file, "marks").text(std::int64_t{1} << 24));
+}
+
+/// A number that a cell is; nothing if it is none. A spreadsheet may have written a comma.
+std::optional<double> number_in(std::string cell) {
+  std::ranges::replace(cell, ',', '.');
+  const std::string_view text = without_blanks(cell);
+  double number = 0;
+  const auto [end, error] = read_real(text, number);
+  const bool is_number = error == std::errc{} && end == text.data() + text.size();
+  return is_number && std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
+
+/// Also as a spreadsheet saves it: 007 as 7, and 2.1 as 2,1.
+bool is_same_cell(const std::string& a, const std::string& b) {
+  return a == b || (number_in(a) && number_in(a) == number_in(b));
+}
+
+/// The column of `own` that this one of `titles` is; where a spreadsheet made a date of a title,
+/// its place tells it.
+std::size_t column_of(const std::vector<std::string>& titles, std::size_t column,
+                      const std::vector<std::string>& own) {
+  const std::string title = column < titles.size() ? titles[column] : "";
+  const auto known = std::ranges::find(own, title);
+  const bool is_there =
+      column < own.size() &&
+      (is_same_cell(title, own[column]) || (known == own.end() && titles.size() == own.size()));
+  return is_there ? column : static_cast<std::size_t>(known - own.begin());
+}
+
+/// Whose row it is; null if it is nobody's.
+GradedStudent* student_of_row(GradedClass& graded, const std::string& first) {
+  GradedStudent* found = nullptr;
   for (GradedStudent& student : graded.students) {
-    const std::string folder = csv_cell(student.student->folder);
-    const auto row = std::ranges::find_if(rows, [&](const auto& cells) {
-      return cells.front() == student.student->folder || cells.front() == folder;
-    });
-    for (Mark& mark : student.marks) {
-      const MarkedItem& item = *mark.item;
-      const auto column =
-          static_cast<std::size_t>(std::ranges::find(rows[0], item.name) - rows[0].begin());
-      const bool is_teachers = item.by == MarkedBy::kText || item.by == MarkedBy::kPrediction;
-      if (mark.points || !is_teachers || row == rows.end() || column >= row->size()) continue;
-      std::string cell = (*row)[column];
-      std::ranges::replace(cell, ',', '.');
-      double points = 0;
-      if (read_real(cell, points).ec != std::errc{} || !std::isfinite(points)) continue;
-      mark.points = points;
-      mark.text = "The teacher's points.";
+    const std::string shown = shown_text(student.student->folder);
+    if (first == shown) return &student;
+    if (is_same_cell(first, shown)) found = &student;
+  }
+  return found;
+}
+
+/// A cell of an earlier marks.csv that differs from what grading wrote there is the teacher's.
+/// Takes those that are points of an item; returns whether these are all.
+bool keep_teachers_points(const CsvRows& marks, const CsvRows& written, GradedClass& graded) {
+  constexpr std::size_t kFirstItem = 2;
+  bool are_all = true;
+  const auto keep = [&](const std::string& cell, std::size_t column, const std::string& own,
+                        GradedStudent* student) {
+    const std::size_t item = column - kFirstItem, items = graded.students[0].marks.size();
+    const bool is_sum = item == items || item == items + 1;
+    if (is_sum || without_blanks(cell).empty() || is_same_cell(cell, own)) return;
+    const std::optional<double> points = number_in(cell);
+    if (student == nullptr || item >= items || !points) {
+      are_all = false;
+      return;
+    }
+    Mark& mark = student->marks[item];
+    mark.text = mark.points ? fmt::format("The teacher's points, in place of {}: {}",
+                                          points_text(*mark.points), mark.text)
+                            : "The teacher's points.";
+    mark.points = points;
+    mark.is_teachers = true;
+  };
+  for (std::size_t row = 1; row < marks.size(); ++row) {
+    GradedStudent* const student = student_of_row(graded, marks[row].front());
+    const std::string folder = student == nullptr ? "" : shown_text(student->student->folder);
+    const auto own =
+        std::ranges::find(written, folder, [](const auto& cells) { return cells.front(); });
+    for (std::size_t i = 0; i < marks[row].size(); ++i) {
+      const std::size_t column = column_of(marks[0], i, written[0]);
+      const bool is_there = own != written.end() && column < own->size();
+      keep(marks[row][i], column, is_there ? (*own)[column] : "", student);
     }
   }
+  return are_all;
 }
 
 /// What each student gets: what was checked and found, without the key.
@@ -148,8 +212,9 @@ FindingTable spread_table(const GradedClass& graded) {
   std::vector<std::string> names;
   std::map<std::string, std::vector<std::pair<double, std::string>>> all;
   for (const GradedStudent& student : graded.students) {
+    std::set<std::string> seen;  // a sheet may show a figure twice
     for (const HandedFigure& figure : student.figures) {
-      if (!figure.number) continue;
+      if (!figure.number || !seen.insert(figure.name).second) continue;
       if (!all.contains(figure.name)) names.push_back(figure.name);
       all[figure.name].emplace_back(*figure.number,
                                     figure.recorded.substr(0, figure.recorded.find(" (")));
@@ -193,7 +258,7 @@ Page class_page(const ClassPlan& plan, const GradedClass& graded) {
                                  counted(std::ssize(graded.students), "student"))};
   page.markdown =
       "Points for what a machine can decide; what was found is named, and what it means is the "
-      "teacher's decision. Answers to all questions are in answers.html.\n\n";
+      "teacher's decision. Answers to all questions are in [answers.html](answers.html).\n\n";
   FindingTable table{.title = "Students",
                      .columns = {"name", "points", "open", "found", "machine"}};
   std::vector<std::string> busy;
@@ -276,14 +341,34 @@ struct JoinedTimes {
 
 }  // namespace
 
-void write_grades(const std::filesystem::path& folder, const ClassPlan& plan, GradedClass graded) {
-  keep_teachers_points(folder / "marks.csv", graded);
+std::filesystem::path numbered_copy(const std::filesystem::path& file) {
+  const auto copy = [&](int number) {
+    return file.parent_path() /
+           fmt::format("{}-{}{}", file.stem().string(), number, file.extension().string());
+  };
+  int number = 1;
+  while (std::filesystem::exists(copy(number))) ++number;
+  std::filesystem::copy_file(file, copy(number));
+  return copy(number);
+}
+
+std::filesystem::path write_grades(const std::filesystem::path& folder, const ClassPlan& plan,
+                                   GradedClass graded) {
+  const std::filesystem::path marks = folder / kMarksFile, written = folder / kGradedFile;
+  std::filesystem::path kept;
+  if (std::filesystem::exists(marks)) {
+    const CsvRows own =
+        std::filesystem::exists(written) ? rows_in(written) : csv_rows(marks_csv(plan, graded));
+    if (!keep_teachers_points(rows_in(marks), own, graded)) kept = numbered_copy(marks);
+  }
   write_page(folder, class_page(plan, graded), "class");
   write_page(folder, answers_page(plan, graded), "answers");
   for (const GradedStudent& student : graded.students) {
     write_page(folder / "students", student_page(plan, student), student.student->folder);
   }
-  replace_file(folder / "marks.csv", marks_csv(plan, graded));
+  replace_file(marks, marks_csv(plan, graded));
+  replace_file(written, marks_csv(plan, graded, false));
+  return kept;
 }
 
 std::string summary_of_grades(const GradedClass& graded) {

@@ -357,7 +357,7 @@ class StudentsWork {
     if (files.study.empty() && files.sheet.empty() && !files.packed.empty()) {
       packed_ = files.packed.filename().string();
       found(MistakeKind::kUnreadable,
-            fmt::format("'{}' is a file: unpack it, and grade again", packed_));
+            fmt::format("'{}' is still packed: unpack it, and grade again", packed_));
       return;
     }
     const auto text_of = [](const std::filesystem::path& file) {
@@ -841,7 +841,7 @@ class StudentsWork {
   void mark_items(const std::map<std::string_view, Mark>& checks) {
     const std::vector<SheetQuestion> answers = questions_in(handed_);
     for (const MarkedItem& item : plan_.header.items) {
-      Mark mark = !packed_.empty() ? Mark{.text = "For the teacher: a file is to be unpacked."}
+      Mark mark = !packed_.empty() ? Mark{.text = "For the teacher: the files are still packed."}
                   : item.by == MarkedBy::kCheck ? checks.at(item.name)
                                                 : answer(item, answers);
       mark.item = &item;
@@ -894,7 +894,8 @@ class StudentsWork {
           "For the teacher: the answer does not begin with a choice, or nothing was measured.";
       return;
     }
-    const bool is_valid = section->trouble.empty(), has_word = is_valid && finding->word;
+    const bool is_valid = section->trouble.empty(),
+               has_word = is_valid && finding->word && decides(*finding->word);
     std::string right(has_word ? "" : kCannotBeSaid);
     for (const auto& [choice, words] : item.choices) {
       if (has_word && std::ranges::find(words, finding->word) != words.end()) right = choice;

@@ -167,38 +167,6 @@ Measurement steady(const Case& what, int starts, double step_s,
   return {what, std::vector(static_cast<std::size_t>(starts), start)};
 }
 
-SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations) {
-  SheetPrice price{.machine = simulations.card().name};
-  std::int64_t priced = 0;
-  for (const Experiment* const experiment : experiments_of(sheet)) {
-    const int starts = starts_of(*experiment, setting);
-    for (const Case& what : experiment->cases(setting)) {
-      const SimulatedStep* const step = simulations.step_of(what.workload);
-      if (what.made == nullptr && !what.workload.pytorch) ++price.runs;
-      if (step == nullptr) {
-        price.unpriced = price.runs - priced;
-        continue;
-      }
-      ++priced;
-      price.step_s += step->step_s;
-      price.seconds += starts * seconds_of_start(what.workload, step->step_s);
-      if (price.trouble.empty()) {
-        price.trouble = why_too_large(what.workload, simulations.card());
-      }
-    }
-  }
-  return price;
-}
-
-std::string SheetPrice::text() const {
-  const auto minutes = std::lround(std::ceil(seconds / 60));
-  constexpr std::string_view kMeasured = "this machine, ";  // a teacher's, in a student's folder
-  const std::size_t begin = machine.starts_with(kMeasured) ? kMeasured.size() : 0;
-  return minutes == 0 ? ""
-                      : fmt::format("about {} on {}", counted(minutes, "minute"),
-                                    std::string_view(machine).substr(begin));
-}
-
 std::string script_of(const Sheet& sheet, const std::string& file, const SheetPrice& price,
                       const std::string& arguments, const std::string& preparation) {
   return fmt::format(
@@ -213,7 +181,7 @@ std::string script_of(const Sheet& sheet, const std::string& file, const SheetPr
 cd "${{SLURM_SUBMIT_DIR:-$(dirname "$0")}}" || exit
 {4}"${{MLP_LAB:-mlp_lab}}" sheet {5} "$@"
 )",
-      sheet.name, price.seconds > 0 ? ": " + price.text() : "", file,
+      sheet.name, price.starts > 0 ? ": " + price.text() : "", file,
       15 + std::lround(std::ceil(3 * price.seconds / 60)), preparation, arguments);
 }
 
@@ -239,6 +207,29 @@ class VariantDrawer {
     refuse(fmt::format("none of its runs can be priced on {}, which has {}", middle_.machine,
                        counted(simulations_.card().max_ranks(), "device")),
            kOther);
+  }
+
+  /// About choice questions whose right choice the simulator does not tell; empty if there is none.
+  [[nodiscard]] std::string note() const {
+    std::vector<std::string> questions;
+    auto word = middle_.words.begin();  // all variants have it
+    for (const MarkedItem& item : plan_.header.items) {
+      if (item.by != MarkedBy::kWord) continue;
+      const std::string& said = *word++;
+      const bool has_choice = std::ranges::any_of(item.choices, [&](const auto& choice) {
+        return std::ranges::find(choice.second, said, [](Word one) { return name_of(one); }) !=
+               choice.second.end();
+      });
+      if (has_choice) continue;
+      questions.push_back(said.empty() ? item.name
+                                       : fmt::format("{} ('{}' is none)", item.name, said));
+    }
+    if (questions.empty()) return "";
+    return fmt::format(
+        "on {} the simulator tells no right choice of question {}, for any student; grading goes "
+        "by each student's own figures: where no choice stands for them, write the points into "
+        "marks.csv",
+        middle_.machine, list_text(questions));
   }
 
   /// Nobody else gets this variant.
@@ -394,19 +385,22 @@ Page how_to_hand_in(const ClassPlan& plan, const Student& student) {
         plan.sheet.name, kBeforeEnding);
   }
   text += fmt::format(
-      "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm{2}. Before the first "
-      "start it says how many it makes. `MLP_LAB` names the program if it is not on `PATH`. "
+      "1. Run `sh run.sh` in this folder, or `sbatch run.sh` under Slurm{2}. `MLP_LAB` names the "
+      "program if it is not on `PATH`. "
       "Nothing else should run meanwhile.\n"
       "1. It fills in the tables of `results/{0}{1}`. Write your answers into that file, below "
       "each question.\n"
       "1. If it says INVALID there, `sh run.sh --wait-quiet` repeats what other programs "
       "disturbed, once they leave the cores alone. Your answers stay.\n"
-      "1. Hand in this folder, with `results` as the runs wrote it. Figures are compared "
-      "with what the runs recorded.\n\n"
+      "1. Hand in this folder, with `results` as the runs wrote it; its `data` may be left out. "
+      "Figures are compared with what the runs recorded.\n\n"
       "Your variant is `{3}`. It differs from your neighbor's in its figures, not in its "
       "difficulty. An answer is right if it fits your own figures: where they decide "
       "nothing, \"{4}\" is right.\n",
-      plan.sheet.name, kFiguresEnding, time.empty() ? "" : fmt::format(" ({})", time),
+      plan.sheet.name, kFiguresEnding,
+      time.empty()
+          ? ""
+          : fmt::format(": {}. It says what your machine needs before its first start", time),
       shell_options(plan, student).substr(1), kCannotBeSaid);
   return page;
 }
@@ -508,6 +502,7 @@ ClassPlan new_class(const NewClass& requested) {
   for (Student& student : plan.students) {
     if (student.options.empty()) drawer.draw(student);
   }
+  plan.note = drawer.note();
   make_folder(requested.output);
   write_class(requested.output, plan, there);
   return plan;

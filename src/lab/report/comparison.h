@@ -40,6 +40,11 @@ inline constexpr std::string_view kNamesOf<Word>[] = {"faster",
                                                       "below",
                                                       "open"};
 
+/// Whether it is an answer: figures may also decide nothing.
+constexpr bool decides(Word word) {
+  return word != Word::kUndecided && word != Word::kTooFewStarts && word != Word::kOpen;
+}
+
 /// a op b, round by round, for as many rounds as both have.
 template <class Op>
 std::vector<double> by_round(std::span<const double> a, std::span<const double> b, const Op& op) {

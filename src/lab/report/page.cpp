@@ -227,7 +227,11 @@ std::string markdown_text(std::string_view text) {
 std::string markdown_table(const FindingTable& table) {
   std::string text = markdown_row(table.columns) + "|";
   if (!table.title.empty()) text = fmt::format("**{}**\n\n{}", markdown_text(table.title), text);
-  for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    const bool has_sentences = std::ranges::any_of(
+        table.rows, [&](const auto& row) { return i < row.size() && row[i].ends_with('.'); });
+    text += i == 0 || has_sentences ? " --- |" : " ---: |";
+  }
   text += "\n";
   for (const auto& row : table.rows) text += markdown_row(row);
   return text + "\n";

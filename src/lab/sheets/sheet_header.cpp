@@ -184,6 +184,7 @@ class HeaderReader {
     }
     item.experiment = name->experiments.front();
     item.finding = name->finding;
+    header_.measured.push_back(&experiment_of(item.experiment));
     for (const std::string_view answer : split(by->second, ",")) {
       const auto choice = parted(answer, "=");
       const Word* const word = choice ? found_in(kHeaderWords, choice->second) : nullptr;

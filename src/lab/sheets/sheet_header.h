@@ -55,7 +55,8 @@ struct SheetHeader {
   std::vector<VariedOption> varied{};
   double band = 0.5;            // a variant's step may take so much more or less than the middle's
   bool asks_intervals = false;  // in tables
-  std::vector<const Experiment*> measured{};  // besides those that the text names
+  /// Besides those that the text names: by the header, and for words.
+  std::vector<const Experiment*> measured{};
   std::vector<MarkedItem> items{};            // with points: the checks, then the questions
 
   /// Null if it has no points.

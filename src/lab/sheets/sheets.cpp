@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -13,6 +14,7 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/units.h"
+#include "lab/predict/prediction.h"
 #include "lab/report/page.h"
 #include "lab/sheets/sheet_header.h"
 #include "options/option_values.h"
@@ -246,23 +248,32 @@ std::string blank_text(const Sheet& sheet, const std::vector<std::string>& lines
   return is_answer ? blank_lines() : has_name(text) ? "" : text;
 }
 
+/// Of a sheet without options on the machine of `simulations`.
+SheetPrice plain_price(const Sheet& sheet, const Simulations& simulations) {
+  const MachineCard& card = simulations.card();
+  return price_of(sheet, new_setting(false, card.on_gpu, card.max_ranks()), simulations);
+}
+
+std::string cost_line(const SheetPrice& price) {
+  constexpr const char* kOther = "`mlp_lab` says what your machine needs before its first start";
+  return price.starts == 0 ? "" : fmt::format("Cost: {}. {}.\n\n", price.text(), kOther);
+}
+
 /// Below a heading: how students measure what the text up to the next one asks for.
-std::string task_command(const Sheet& sheet, std::span<const std::vector<std::string>> blocks) {
+std::string task_command(const Sheet& sheet, std::span<const std::vector<std::string>> blocks,
+                         const Simulations& simulations) {
   Sheet task{.name = sheet.name, .text = ""};
   for (const std::vector<std::string>& block : blocks) {
     if (!task.text.empty() && block.front().starts_with('#')) break;
     task.text += block_text(block);
   }
-  const Setting setting = new_setting(false, false, 2);
   std::string names;
-  std::int64_t starts = 0;
   for (const Experiment* const experiment : experiments_of(task)) {
     names += fmt::format(" {}", experiment->name);
-    starts += std::ssize(experiment->cases(setting)) * starts_of(*experiment, setting);
   }
   if (names.empty()) return "";
-  const std::string cost =
-      starts == 0 ? "" : fmt::format(" ({} on {})", counted(starts, "start"), units_text(setting));
+  const std::int64_t starts = plain_price(task, simulations).starts;
+  const std::string cost = starts == 0 ? "" : fmt::format(" ({})", counted(starts, "start"));
   return fmt::format("To measure: `build/mlp_lab run{}`{}\n\n", names, cost);
 }
 
@@ -443,7 +454,42 @@ std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy cop
   return text + paragraph_text(sheet, runs, {foot});
 }
 
-std::string blank_copy_of(const Sheet& sheet) {
+SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations) {
+  SheetPrice price{.machine = simulations.card().name};
+  for (const Experiment* const experiment : experiments_of(sheet)) {
+    const int starts = starts_of(*experiment, setting);
+    for (const Case& what : experiment->cases(setting)) {
+      const SimulatedStep* const step = simulations.step_of(what.workload);
+      const bool is_run = what.made == nullptr && !what.workload.pytorch;
+      price.starts += starts;
+      price.runs += is_run ? 1 : 0;
+      if (step == nullptr) {
+        price.unpriced += is_run ? 1 : 0;
+        continue;
+      }
+      price.step_s += step->step_s;
+      price.seconds += starts * seconds_of_start(what.workload, step->step_s);
+      if (price.trouble.empty()) {
+        price.trouble = why_too_large(what.workload, simulations.card());
+      }
+    }
+  }
+  return price;
+}
+
+std::string SheetPrice::text() const {
+  if (starts == 0) return "";
+  constexpr std::string_view kMeasured = "this machine, ";  // perhaps not the reader's
+  const std::string on = machine.substr(machine.starts_with(kMeasured) ? kMeasured.size() : 0);
+  const std::string count = counted(starts, "start");
+  if (seconds == 0) return fmt::format("{} on {} (their time cannot be simulated)", count, on);
+  return fmt::format(
+      "{}, about {} on {} (simulated{})", count,
+      counted(std::lround(std::ceil(seconds / 60)), "minute"), on,
+      unpriced == 0 ? "" : fmt::format(", without {} of {}", unpriced, counted(runs, "case")));
+}
+
+std::string blank_copy_of(const Sheet& sheet, const Simulations& simulations) {
   const std::vector<SheetBlock> blocks = asked_blocks(sheet);
   const FillIn nothing = [](std::string_view) { return ""; };
   return with_room(blocks, [&](std::size_t i) {
@@ -451,7 +497,10 @@ std::string blank_copy_of(const Sheet& sheet) {
     std::string text =
         is_table(block) ? table_text(block, nothing, true) : blank_text(sheet, block);
     text += name_line(blocks, i);
-    if (block.front().starts_with('#')) text += task_command(sheet, std::span(blocks).subspan(i));
+    if (i == 0) text += cost_line(plain_price(sheet, simulations));
+    if (block.front().starts_with('#')) {
+      text += task_command(sheet, std::span(blocks).subspan(i), simulations);
+    }
     return text;
   });
 }
@@ -487,7 +536,11 @@ std::vector<SheetQuestion> questions_in(std::string_view copy) {
       questions.push_back({number, text.substr(begin, text.size() - begin - 2)});
       is_answer = true;
     } else if (text.starts_with('>') && !questions.empty()) {
-      questions.back().key = text.substr(std::min<std::size_t>(2, text.size()));
+      std::string& key = questions.back().key;
+      for (std::string line : block) {
+        line.erase(0, line.find_first_not_of("> "));
+        key += (key.empty() ? "" : " ") + line;
+      }
     } else if (is_table(block) || ends_answers(block)) {
       is_answer = false;
     } else if (is_answer && !is_room(block)) {

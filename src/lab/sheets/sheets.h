@@ -5,12 +5,12 @@
 // A question is a bold paragraph, and its answer the paragraph below it. On a blank copy answers,
 // tables that are names, and cells with names are left empty; columns whose title begins with
 // "Simulated" and other paragraphs with names are left out, and a heading ends at the colon before
-// its names; there is a line for the student's name, room for each answer, and below each heading
-// the command that measures what its text asks for. A paragraph that begins with > is only in the
-// teacher's key. A sentence with a figure of an INVALID experiment gives way to the reason, at the
-// end of its paragraph. A filled-in sheet ends with the checklist for benchmarks, unless it has
-// that elsewhere. Questions are numbered by the heading of ## above them: 2.1, or 5B.1 below "##
-// 5B.". A sheet may begin with a header (sheet_header.h).
+// its names; there are a line for the student's name, one for the cost, room for each answer, and
+// below each heading the command that measures what its text asks for. A paragraph that begins with
+// > is only in the teacher's key. A sentence with a figure of an INVALID experiment gives way to
+// the reason, at the end of its paragraph. A filled-in sheet ends with the checklist for
+// benchmarks, unless it has that elsewhere. Questions are numbered by the heading of ## above
+// them: 2.1, or 5B.1 below "## 5B.". A sheet may begin with a header (sheet_header.h).
 #pragma once
 
 #include <string>
@@ -51,8 +51,23 @@ std::vector<const Experiment*> experiments_of(const Sheet& sheet);
 /// The sheet as Markdown.
 std::string markdown_of(const Sheet& sheet, const SheetRuns& runs, SheetCopy copy);
 
-/// The students' copy, which needs no measurement.
-std::string blank_copy_of(const Sheet& sheet);
+/// What the runs of a sheet cost on a machine.
+struct SheetPrice {
+  std::int64_t starts = 0;              // of all cases
+  double step_s = 0;                    // of all cases together, simulated
+  double seconds = 0;                   // of all starts, simulated
+  std::string machine{};                // the card's name
+  std::string trouble{};                // empty, or why a case is too large for the machine
+  std::int64_t runs = 0, unpriced = 0;  // cases that programs run; of these, what has no price
+
+  /// "90 starts, about 3 minutes on one T4 (simulated)"; empty if nothing is started.
+  [[nodiscard]] std::string text() const;
+};
+SheetPrice price_of(const Sheet& sheet, const Setting& setting, const Simulations& simulations);
+
+/// The students' copy, which needs no measurement. It says what the sheet costs on the machine of
+/// `simulations`.
+std::string blank_copy_of(const Sheet& sheet, const Simulations& simulations);
 
 /// The copy for students with the answers of an earlier one that someone has filled in.
 std::string with_answers(std::string_view copy, std::string_view answered);
