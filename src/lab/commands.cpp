@@ -461,7 +461,7 @@ void print_new_class(const ClassOptions& options) {
                            price.machine, counted(load_card(plan.machine).max_ranks(), "device")));
   }
   if (!plan.note.empty()) print_note("mlp_lab", plan.note);
-  TextTable table({"student", "variant", ">simulated"});
+  TextTable table({"student", "variant", ">sum of steps, simulated"});
   for (const Student& student : plan.students) {
     table.add_row(
         {student.name, options_text(student.options), simulated_time(student.price.step_s)});
@@ -506,7 +506,7 @@ void print_grades(const ClassOptions& options) {
   const std::filesystem::path output = options.output.empty() ? folder / "grades" : options.output;
   const std::filesystem::path kept = write_grades(output, plan, grades);
   if (!kept.empty()) {
-    print_note("mlp_lab", fmt::format("marks.csv had more than points of items: {} keeps it",
+    print_note("mlp_lab", fmt::format("what marks.csv had besides points of items is in {} only",
                                       on_one_line(kept.string())));
   }
   show(summary_of_grades(grades) +

@@ -560,8 +560,8 @@ TEST_F(AClass, NamesStartsThatAreMissingAndGivesNothingForFewer) {
 TEST_F(AClass, LeavesAWordThatNoChoiceStandsForToTheTeacher) {
   const ClassPlan plan = words_only("Anna\n", "batch-sweep.linear: yes=faster, no=slower");
   EXPECT_THAT(plan.note,
-              MatchesRegex("on one T4 the simulator tells no right choice of question 1 "
-                           "\\('(above|below)' is none\\), for any student; grading goes by each "
+              MatchesRegex("on one T4 the simulator tells no right choice for question 1 "
+                           "\\('(above|below)' is none\\) of any student; grading goes by each "
                            "student's own figures: where no choice stands for them, write the "
                            "points into marks.csv"));
   hand_in_words(plan, plan.students[0], 0.04, "No.");
@@ -574,8 +574,9 @@ TEST_F(AClass, SaysWhichChoicesCannotBeSimulated) {
   const ClassPlan plan = words_only("Anna\nBo\n", "profile.backward: yes=above, no=below");
   EXPECT_THAT(experiments_of(plan.sheet), Contains(&experiment_of("profile")))
       << "though the text does not name it";
-  EXPECT_THAT(plan.note, StartsWith("on one T4 the simulator tells no right choice of question 1, "
-                                    "for any student; grading goes"));
+  EXPECT_THAT(plan.note,
+              StartsWith("on one T4 the simulator tells no right choice for question 1 of "
+                         "any student; grading goes"));
   EXPECT_THAT(new_class({.sheet = kSheetName,
                          .students = file("names.csv", "Anna\n"),
                          .output = folder() / "told",

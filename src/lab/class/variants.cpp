@@ -226,10 +226,9 @@ class VariantDrawer {
     }
     if (questions.empty()) return "";
     return fmt::format(
-        "on {} the simulator tells no right choice of question {}, for any student; grading goes "
-        "by each student's own figures: where no choice stands for them, write the points into "
-        "marks.csv",
-        middle_.machine, list_text(questions));
+        "on {} the simulator tells no right choice for {} {} of any student; grading goes by each "
+        "student's own figures: where no choice stands for them, write the points into marks.csv",
+        middle_.machine, questions.size() == 1 ? "question" : "questions", list_text(questions));
   }
 
   /// Nobody else gets this variant.
