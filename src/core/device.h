@@ -140,7 +140,8 @@ class Device {
   /// not pinned is allowed, but may make the call block.
   virtual void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) = 0;
 
-  /// Tools show `label`. On a GPU, a stream labeled as Lane::kComm has priority over the others.
+  /// Tools show `label`. A stream labeled as Lane::kComm, on the CPU also as Lane::kCopy, has
+  /// priority over the others.
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
   virtual std::unique_ptr<Event> new_event(EventUse use) = 0;
 

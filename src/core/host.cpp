@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -91,6 +92,16 @@ std::vector<std::filesystem::path> groups_in(const std::filesystem::path& root,
   return folders;
 }
 
+/// sched_setattr(2)'s, which glibc has from 2.41 on.
+struct SchedAttributes {
+  std::uint32_t size = sizeof(SchedAttributes);
+  std::uint32_t policy = 0;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t runtime_ns = 0, deadline_ns = 0, period_ns = 0;
+};
+
 }  // namespace
 
 std::optional<std::filesystem::path> cache_folder() {
@@ -112,6 +123,15 @@ CpuSet allowed_cpus() {
 
 bool bind_this_thread(const CpuSet& cpus) {
   return ::sched_setaffinity(0, sizeof cpus, reinterpret_cast<const cpu_set_t*>(&cpus)) == 0;
+}
+
+void ask_for_short_slices() {
+  constexpr std::uint64_t kSliceNs = 100'000;  // the shortest one that Linux grants
+  SchedAttributes attributes{};
+  if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;
+  attributes.runtime_ns = kSliceNs;
+  std::ignore = ::syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 std::string text_of(const CpuSet& cpus) {

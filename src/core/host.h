@@ -34,6 +34,12 @@ CpuSet cpus_at_start();
 /// false, and changes nothing, if the system refuses.
 bool bind_this_thread(const CpuSet& cpus);
 
+/// From now on the calling thread asks for time slices of a tenth of a millisecond: once it has
+/// work, it interrupts a thread that computes on its core, rather than wait for the end of that
+/// one's slice of milliseconds. For threads that work briefly. Linux does so from 6.12 on; older
+/// ones and sandboxes ignore it.
+void ask_for_short_slices();
+
 /// "0-3,8"
 std::string text_of(const CpuSet& cpus);
 

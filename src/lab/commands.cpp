@@ -123,17 +123,17 @@ void let_signals_stop_children() {
   }
 }
 
-MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::path& scratch) {
-  StudyProgress progress{};
-  return measure_card({.machine = identity.machine,
-                       .on_gpu = identity.on_gpu,
-                       .quick = identity.quick,
-                       .programs = folder_of_program(),
-                       .scratch = scratch,
-                       .on_progress = [&](const std::string& what) {
-                         progress.what = what;
-                         show_progress(progress);
-                       }});
+CardRequest card_request(const StudyIdentity& identity, const std::filesystem::path& scratch) {
+  return {.machine = identity.machine,
+          .on_gpu = identity.on_gpu,
+          .quick = identity.quick,
+          .programs = folder_of_program(),
+          .scratch = scratch,
+          .on_progress = [](const std::string& what) {
+            StudyProgress progress{};
+            progress.what = what;
+            show_progress(progress);
+          }};
 }
 
 /// Checks memory before anything is measured. On GPUs, the trainers check the free memory
@@ -248,17 +248,23 @@ Report measured_report(const StudyOptions& options,
   };
   const StudyPlan plan = study.plan_of(requested, options.wait_quiet);
   const bool measures = std::ranges::any_of(requested, has_runs) && plan.starts > 0;
+  const CardRequest request = card_request(study.identity(), study.folder() / "rates");
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (measures && !study.card()) {
     print_note("mlp_lab", planned_text(plan) +
                               "; the machine's rates, measured first, tell how long they take");
-    study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
+    study.keep_card(measure_card(request));
   }
   if (measures) study.choose_width(programs, show_progress);
   require_memory(study, requested, options.memory);  // of the model that was chosen
   announce(study.plan_of(requested, options.wait_quiet), options.wait_quiet);
-  study.run(requested, programs, show_progress, options.wait_quiet);
+  // A hypervisor moves cores while a study runs, but nobody's card from elsewhere.
+  const bool completes_card = options.card.empty() && !study.identity().quick;
+  study.run(requested, programs, show_progress, options.wait_quiet, [&] {
+    std::optional<MachineCard> card = completes_card ? study.card() : std::nullopt;
+    if (card && add_arrangement(request, *card)) study.keep_card(*card);
+  });
   end_progress();
   Report report = report_of(study, options.margin);
   write_report(study.folder(), report);
@@ -560,7 +566,7 @@ void print_card(const StudyOptions& options) {
   let_signals_stop_children();
   const StudyIdentity identity = identity_of(options);
   const TemporaryFolder scratch("");
-  const std::string text = json_of(measured_card(identity, scratch.path()));
+  const std::string text = json_of(measure_card(card_request(identity, scratch.path())));
   end_progress();
   if (options.output.empty()) {
     print_now(text);

@@ -306,6 +306,22 @@ BenchStream::BenchStream(Device& device, std::int64_t bytes, std::string_view la
   synchronize();
 }
 
+std::vector<double> BenchStream::seconds_of_each(std::span<const DeviceOp> ops,
+                                                 const Addresses& addresses) {
+  while (marks_.size() <= ops.size()) marks_.push_back(device_.new_event(EventUse::kTime));
+  marks_.front()->record(*stream_);
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    device_.run(ops[i], addresses, *stream_, {});
+    marks_[i + 1]->record(*stream_);
+  }
+  stream_->synchronize();
+  std::vector<double> seconds;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    seconds.push_back(marks_[i + 1]->seconds_since(*marks_[i]));
+  }
+  return seconds;
+}
+
 BenchStream::~BenchStream() {
   stream_.reset();
   if (workspace_ != nullptr) device_.release(workspace_, MemoryKind::kDevice);

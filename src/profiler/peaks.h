@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/addresses.h"
 #include "core/config.h"
@@ -87,6 +89,10 @@ class BenchStream {
     return end_->seconds_since(*begin_);
   }
 
+  /// Seconds on the device of each of these prepared ops, which run one after the other on tensors
+  /// at `addresses`. Blocks.
+  std::vector<double> seconds_of_each(std::span<const DeviceOp> ops, const Addresses& addresses);
+
  private:
   Device& device_;
   std::byte* memory_;
@@ -94,6 +100,7 @@ class BenchStream {
   std::byte* workspace_ = nullptr;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> begin_, end_;
+  std::vector<std::unique_ptr<Event>> marks_;  // between the ops of seconds_of_each()
 };
 
 }  // namespace barestep

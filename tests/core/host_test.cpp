@@ -3,11 +3,16 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <cstdio>
 #include <ctime>
+#include <utility>
 
 #include "support/busy_machine.h"
 #include "support/temp_dir.h"
@@ -374,6 +379,24 @@ TEST(CoreDistance, IsThatOfALineBetweenTwoCores) {
   }
   EXPECT_GT(distance_s, 1e-9);
   EXPECT_LT(distance_s, 1e-3);
+}
+
+TEST(ShortSlices, KeepTheThreadsPriority) {
+  std::thread([] {
+    constexpr int kNice = 5;
+    const auto self = static_cast<id_t>(::syscall(SYS_gettid));
+    ASSERT_EQ(::setpriority(PRIO_PROCESS, self, kNice), 0);
+    ask_for_short_slices();
+    EXPECT_EQ(::getpriority(PRIO_PROCESS, self), kNice);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+    std::array<std::uint64_t, 6> attributes{};  // sched_getattr(2): the slice is the fourth
+    if (::syscall(SYS_sched_getattr, 0, attributes.data(), sizeof attributes, 0) != 0) return;
+    utsname system{};
+    ASSERT_EQ(::uname(&system), 0);
+    int major = 0, minor = 0;
+    ASSERT_EQ(std::sscanf(system.release, "%d.%d", &major, &minor), 2);
+    if (std::pair(major, minor) >= std::pair(6, 12)) EXPECT_EQ(attributes[3], 100'000);
+  }).join();
 }
 
 TEST(CoreDistance, IsZeroWithASingleCore) {

@@ -141,14 +141,14 @@ void cell(std::string& text, const std::string& row, int column, std::string* ot
   *other = old;
 }
 
-using Rows = std::vector<std::vector<std::string>>;
+using RowsOfCsv = std::vector<std::vector<std::string>>;
 
 /// A cell of marks.csv, why it is as it is, what grading wrote there, and what the teacher wrote.
 struct Typed {
   std::string student{}, item{}, what{}, graded{}, points{};
 };
 
-std::string& cell_at(Rows& rows, const Typed& where) {
+std::string& cell_at(RowsOfCsv& rows, const Typed& where) {
   const auto column = std::ranges::find(rows[0], where.item) - rows[0].begin();
   const auto row =
       std::ranges::find(rows, where.student, [](const auto& cells) { return cells[0]; });
@@ -287,9 +287,9 @@ It is.
   }
 
   /// Writes marks.csv as a spreadsheet that separates cells by this.
-  void edit_marks(const std::function<void(Rows& rows)>& edit, char separator = ',') {
+  void edit_marks(const std::function<void(RowsOfCsv& rows)>& edit, char separator = ',') {
     const std::filesystem::path file = folder() / "grades/marks.csv";
-    Rows rows = csv_rows(read_file(file));
+    RowsOfCsv rows = csv_rows(read_file(file));
     edit(rows);
     std::string text;
     for (const std::vector<std::string>& row : rows) {
@@ -616,7 +616,7 @@ TEST_F(AClass, KeepsThePointsThatATeacherHasWritten) {
                                     {"Bo", "2.4", "nothing was measured", "", "2"},
                                     {"Anna", "identity", "decided", "2", "1"},
                                     {"007", "2.4", "a word", "2", "0"}};
-  edit_marks([&](Rows& rows) {
+  edit_marks([&](RowsOfCsv& rows) {
     for (const Typed& each : typed) {
       EXPECT_EQ(cell_at(rows, each), each.graded) << each.what;
       cell_at(rows, each) = each.points;
@@ -625,7 +625,7 @@ TEST_F(AClass, KeepsThePointsThatATeacherHasWritten) {
   for (const char separator : {',', ';', ','}) {  // as graded, and as two spreadsheets save it
     EXPECT_THAT(regrade(plan), IsEmpty());
     edit_marks(
-        [&](Rows& rows) {
+        [&](RowsOfCsv& rows) {
           double sum = 0;
           for (const Typed& each : typed) EXPECT_EQ(cell_at(rows, each), each.points) << each.what;
           for (std::size_t i = 2; i + 3 < rows[1].size(); ++i) {
@@ -645,11 +645,11 @@ TEST_F(AClass, KeepsThePointsThatATeacherHasWritten) {
   const std::string page = read_file(folder() / "grades/students/Anna.md");
   EXPECT_THAT(page, HasSubstr("| identity | 1 of 2 | The teacher's points, in place of 2: Opt"));
   EXPECT_THAT(page, HasSubstr("| 2.2 | 1.5 of 2 | The teacher's points. |"));
-  edit_marks([&](Rows& rows) {
+  edit_marks([&](RowsOfCsv& rows) {
     for (const Typed& each : typed) cell_at(rows, each).clear();
   });
   regrade(plan);
-  edit_marks([&](Rows& rows) {
+  edit_marks([&](RowsOfCsv& rows) {
     for (const Typed& each : typed) EXPECT_EQ(cell_at(rows, each), each.graded) << each.what;
   });
 }
@@ -658,26 +658,26 @@ TEST_F(AClass, KeepsACopyOfWhatATeacherHasWrittenBesidePoints) {
   const ClassPlan plan = new_one("Anna\nBo\n");
   for (const Student& each : plan.students) hand_in(plan, each);
   regrade(plan);
-  const std::vector<std::function<void(Rows&)>> edits = {
-      [](Rows& rows) {
+  const std::vector<std::function<void(RowsOfCsv&)>> edits = {
+      [](RowsOfCsv& rows) {
         cell_at(rows, {"Bo", "1.1"}) = "nan";
       },
-      [](Rows& rows) {
+      [](RowsOfCsv& rows) {
         cell_at(rows, {"Bo", "1.1"}) = "1 of 2";
       },
-      [](Rows& rows) {
+      [](RowsOfCsv& rows) {
         cell_at(rows, {"Bo", "found"}) = "talk to him";
       },
-      [](Rows& rows) {
+      [](RowsOfCsv& rows) {
         rows[0].insert(rows[0].begin() + 2, "remark");
         rows[1].insert(rows[1].begin() + 2, "well done");
         rows[2].insert(rows[2].begin() + 2, "");
       },
-      [](Rows& rows) {
+      [](RowsOfCsv& rows) {
         rows.push_back({"Zoe", "Zoe", "2"});
       }};
   for (std::size_t i = 0; i < edits.size(); ++i) {
-    edit_marks([&](Rows& rows) {
+    edit_marks([&](RowsOfCsv& rows) {
       cell_at(rows, {"Anna", "1.1"}) = "1";
       edits[i](rows);
     });
@@ -686,7 +686,7 @@ TEST_F(AClass, KeepsACopyOfWhatATeacherHasWrittenBesidePoints) {
     EXPECT_EQ(regrade(plan), copy.string());
     EXPECT_EQ(read_file(copy), before);
     EXPECT_THAT(regrade(plan), IsEmpty()) << "there is no more than points";
-    edit_marks([&](Rows& rows) {
+    edit_marks([&](RowsOfCsv& rows) {
       EXPECT_EQ(cell_at(rows, {"Anna", "1.1"}), "1");
       EXPECT_EQ(cell_at(rows, {"Bo", "1.1"}), "") << "is no number of points";
     });

@@ -693,6 +693,42 @@ TEST(PredictionFindings, CompareStartsWithTheCoresAsFarApartAsForTheCard) {
   }
 }
 
+// A card that was measured in both arrangements predicts each start by the one that it ran in.
+TEST(PredictionFindings, PredictStartsByTheArrangementOfTheCoresThatMostRanIn) {
+  MachineCard card = two_cores();
+  const auto add = [&](double distance_s, double rate) {
+    for (MachineLoad load : two_cores().loads) {
+      load.core_distance_s = distance_s;
+      for (OpRate& each : load.rates) each.rate = rate;
+      card.loads.push_back(std::move(load));
+    }
+  };
+  card.loads.clear();
+  add(40e-9, 1e9);
+  add(190e-9, 2e9);
+  const auto rate_of = [](const MachineCard& of) { return of.loads.front().rates.front().rate; };
+  EXPECT_EQ(rate_of(in_arrangement(card, 45e-9)), 1e9);
+  EXPECT_EQ(rate_of(in_arrangement(card, 180e-9)), 2e9);
+  EXPECT_EQ(in_arrangement(card, 180e-9).loads.size(), two_cores().loads.size());
+  EXPECT_EQ(in_arrangement(card, 0).loads.size(), card.loads.size()) << "unknown";
+  EXPECT_EQ(in_arrangement(card, 1e-6).loads.size(), card.loads.size()) << "never measured";
+
+  const Results results = made_up(experiment_of("amdahl"), made_up_setting(), [](const Case&) {
+    return MadeUpStep{.step_s = 0.1, .phase_s = {{"backward", 0.1}}};
+  });
+  const auto started = [&](std::initializer_list<double> distances_s) {
+    std::vector<Start> starts(distances_s.size(), results.cases.front().starts().front());
+    std::ranges::transform(distances_s, starts, starts.begin(), [](double distance_s, Start start) {
+      start.core_distance_s = distance_s;
+      return start;
+    });
+    return Measurement(results.cases.front().what(), std::move(starts));
+  };
+  EXPECT_EQ(rate_of(card_of_starts(card, started({190e-9, 40e-9, 200e-9}))), 2e9);
+  EXPECT_EQ(rate_of(card_of_starts(card, started({190e-9, 40e-9, 41e-9}))), 1e9);
+  EXPECT_EQ(rate_of(card_of_starts(card, started({0, 0}))), 1e9) << "unknown: the first";
+}
+
 // Three cases run the same command line in two experiments: this is one prediction, compared with
 // the median of the three measurements.
 TEST(PredictionFindings, CountOneCommandLineOnce) {

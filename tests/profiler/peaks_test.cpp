@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include "core/clock.h"
 #include "core/program.h"
 #include "kernels/make_device.h"
 #include "support/expect_error.h"
@@ -227,6 +228,27 @@ TEST_F(PeaksFile, LiesInTheCacheOfTheUser) {
 }
 
 /// With zeros a GPU stays cooler, and its peaks are higher than any model's products reach.
+/// On tensors at other addresses than its own.
+TEST(BenchStream, TimesEachOfSeveralOps) {
+  const auto device = make_device({.device = "cpu"});
+  BenchStream bench(*device, 64, "test");
+  std::vector<float> values(16, 3);
+  const Addresses addresses({reinterpret_cast<std::byte*>(values.data())});
+  const std::vector<DeviceOp> ops = {Fill{.out = {0, 0, 1, 4}, .value = 1}, Delay{.seconds = 2e-3},
+                                     Copy{.to = {0, 16, 1, 4}, .from = {0, 0, 1, 4}}};
+  for (const DeviceOp& op : ops) device->prepare(op);
+  for (int again = 0; again < 2; ++again) {
+    const double begin_s = now_s();
+    const std::vector<double> seconds = bench.seconds_of_each(ops, addresses);
+    const double all_s = now_s() - begin_s;
+    ASSERT_EQ(seconds.size(), ops.size());
+    EXPECT_GE(std::ranges::min(seconds), 0);
+    EXPECT_GE(seconds[1], 2e-3);
+    EXPECT_LE(seconds[0] + seconds[1] + seconds[2], all_s);
+  }
+  EXPECT_EQ(values, (std::vector<float>{1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3}));
+}
+
 TEST(BenchStream, HasMemoryOfNumbersThatDiffer) {
   constexpr std::int64_t kWords = 3 << 17;
   const auto device = make_cpu_device({.threads = 1});

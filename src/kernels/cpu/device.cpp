@@ -98,7 +98,8 @@ class CpuDevice final : public Device, private CpuExecutor {
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
     std::optional<CpuSet> place;
     if (label == name_of(Lane::kCompute) && !places_.empty()) place = places_.front();
-    return std::make_unique<CpuStream>(static_cast<CpuExecutor&>(*this), place);
+    const bool is_brief = label == name_of(Lane::kComm) || label == name_of(Lane::kCopy);
+    return std::make_unique<CpuStream>(static_cast<CpuExecutor&>(*this), place, is_brief);
   }
   std::unique_ptr<Event> new_event(EventUse /*use*/) override {
     return std::make_unique<CpuEvent>();

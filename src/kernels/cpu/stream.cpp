@@ -63,8 +63,10 @@ std::optional<double> CpuEvent::reached_at_s() const {
   return state_->reached_at_s.load(std::memory_order_relaxed);
 }
 
-CpuStream::CpuStream(CpuExecutor& executor, std::optional<CpuSet> place)
-    : executor_(executor), ring_(1024), worker_([this, place] { work(place); }) {}
+CpuStream::CpuStream(CpuExecutor& executor, std::optional<CpuSet> place, bool is_brief)
+    : executor_(executor),
+      ring_(1024),
+      worker_([this, place, is_brief] { work(place, is_brief); }) {}
 
 CpuStream::~CpuStream() {
   push(Stop{});
@@ -138,8 +140,9 @@ CpuStream::Command CpuStream::pop() {
   return command;
 }
 
-void CpuStream::work(const std::optional<CpuSet>& place) {
+void CpuStream::work(const std::optional<CpuSet>& place, bool is_brief) {
   if (place) bind_this_thread(*place);
+  if (is_brief) ask_for_short_slices();
   const DenormalScope scope(executor_.denormals());
   for (std::uint32_t taken = 1;; ++taken) {
     wait_until(pushed_, taken);

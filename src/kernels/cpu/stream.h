@@ -67,8 +67,10 @@ class CpuEvent final : public Event {
 
 class CpuStream final : public Stream {
  public:
-  /// `executor` must outlive the stream, whose thread runs on `place`, if there is one.
-  explicit CpuStream(CpuExecutor& executor, std::optional<CpuSet> place = {});
+  /// `executor` must outlive the stream, whose thread runs on `place`, if there is one. One that
+  /// `is_brief` copies and sends, and interrupts those that compute (core/host.h).
+  explicit CpuStream(CpuExecutor& executor, std::optional<CpuSet> place = {},
+                     bool is_brief = false);
   /// Finishes all queued work.
   ~CpuStream() override;
   CpuStream(const CpuStream&) = delete;
@@ -116,7 +118,7 @@ class CpuStream final : public Stream {
   void submit(Command command);
   void push(Command command);
   Command pop();
-  void work(const std::optional<CpuSet>& place);
+  void work(const std::optional<CpuSet>& place, bool is_brief);
   /// Runs one command; false when it is Stop.
   bool perform(Command& command);
   /// Runs the work unless the stream has failed.

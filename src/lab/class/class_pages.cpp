@@ -28,7 +28,7 @@ std::string shown_text(std::string text) {
 }
 
 std::string csv_cell(const std::string& text) {
-  const std::string shown = shown_text(text);
+  std::string shown = shown_text(text);
   if (shown.find_first_of(",;\"\n") == std::string::npos) return shown;
   return fmt::format("\"{}\"", fmt::join(split(shown, "\""), "\"\""));
 }

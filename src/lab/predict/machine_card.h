@@ -149,8 +149,10 @@ struct MachineCard {
   LinkRates node{};
   bool has_network = false;  // false: only one node
   LinkRates network{};
-  std::vector<MachineLoad> loads{};  // for measured machines; others have one rate for everything
-  double others_share = 0;           // share of the cores used by other programs meanwhile
+  /// For measured machines; others have one rate for everything. One with the same ranks and
+  /// threads as an earlier one is for another arrangement of the cores, see study/measured_card.h.
+  std::vector<MachineLoad> loads{};
+  double others_share = 0;  // share of the cores used by other programs meanwhile
 
   [[nodiscard]] int max_ranks() const;
 
@@ -161,8 +163,8 @@ struct MachineCard {
   [[nodiscard]] const LinkRates& links_of(int ranks) const;
 
   /// The measured load with this many ranks and threads each, or the nearest one: first with as
-  /// many threads, if there is one, then with as many ranks, or else fewer. Null on cards without
-  /// loads.
+  /// many threads, if there is one, then with as many ranks, or else fewer; of the same, the
+  /// first. Null on cards without loads.
   [[nodiscard]] const MachineLoad* load_of(int ranks, int threads) const;
 };
 

@@ -629,7 +629,7 @@ SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
   if (is_slow || injected.jitter_ms > 0) wait_for_pauses(workload, step.account);
   const MachineLoad* load = load_of(workload, card);
   step.account[Part::kHost] = load == nullptr ? card.host_s : load->host_s;
-  if (load != nullptr && step.step_s - load->launch_s * programs.of(0).step().size() > kSpinS) {
+  if (load != nullptr) {
     // The host sleeps until the step ends, and lanes until the host queues the next one.
     step.account[Part::kIdle] += 2 * load->wake_s;
     step.step_s += 2 * load->wake_s;

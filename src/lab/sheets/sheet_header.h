@@ -57,7 +57,7 @@ struct SheetHeader {
   bool asks_intervals = false;  // in tables
   /// Besides those that the text names: by the header, and for words.
   std::vector<const Experiment*> measured{};
-  std::vector<MarkedItem> items{};            // with points: the checks, then the questions
+  std::vector<MarkedItem> items{};  // with points: the checks, then the questions
 
   /// Null if it has no points.
   [[nodiscard]] const MarkedItem* item(std::string_view name) const;

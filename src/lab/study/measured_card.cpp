@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <variant>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/index.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
 #include "core/statistics.h"
@@ -107,15 +110,21 @@ class RankBench {
       : ranks_(rank.ranks),
         transport_(rank.transport),
         device_(rank.device),
-        seconds_(quick ? 0.02 : 0.03),
+        seconds_(quick ? 0.02 : 0.012),
         numbers_(measured_numbers(rank.device)),
         ops_(rank.device, 4 * numbers_, "rates"),
         collectives_(rank, ops_.addresses()) {}
 
   /// Numbers in the measured memory.
   [[nodiscard]] std::int64_t numbers() const { return numbers_; }
+  /// Whose memory that is.
+  [[nodiscard]] BenchStream& stream() { return ops_; }
 
-  /// Seconds of one op while all ranks run the same one: median of several batches.
+  /// Of the slowest rank, for which the others wait.
+  double slowest_s(double mine_s) { return largest_of_ranks(ranks_, mine_s); }
+
+  /// Seconds of one op while all ranks run the same one: median of several batches, on the slowest
+  /// rank.
   double seconds_of(const std::vector<DeviceOp>& ops) {
     for (const DeviceOp& op : ops) device_.prepare(op);
     run(ops, 1);
@@ -128,7 +137,16 @@ class RankBench {
     while (batches.size() < kBatches || now_s() < end_s) {
       batches.push_back(run(ops, times) / static_cast<double>(times));
     }
-    return median(batches);
+    return slowest_s(median(batches));
+  }
+
+  /// Calls it again and again, for twice the time of an op, while all ranks do the same.
+  template <class Step>
+  void repeat(const Step& step) {
+    constexpr int kSteps = 4;
+    ranks_.barrier();
+    const double end_s = now_s() + 2 * seconds_;
+    for (int i = 0; i < kSteps || now_s() < end_s; ++i) step();
   }
 
   /// Seconds that the host, or a lane that waits for the host, takes to go on after it has slept.
@@ -177,7 +195,7 @@ class RankBench {
     }
     second->synchronize();
     const double wake_s = std::max(0.0, mean_of_ranks(ranks_, median(sleeps)));
-    return {mean_of_ranks(ranks_, op_s) + wake_s / 2, wake_s};
+    return {op_s + wake_s / 2, wake_s};
   }
 
   /// Seconds of one of the collectives, as the mean over all ranks. A few batches do where one
@@ -196,7 +214,7 @@ class RankBench {
   double contention_of(const std::vector<std::unique_ptr<Collective>>& collectives,
                        const std::vector<DeviceOp>& ops) {
     const double collective_s = seconds_of(collectives);
-    const double op_s = mean_of_ranks(ranks_, seconds_of(ops));
+    const double op_s = seconds_of(ops);
     const auto reduced = static_cast<std::size_t>(std::ceil(kContendedSeconds / collective_s));
     const auto computed = static_cast<std::size_t>(std::ceil(kContendedSeconds / op_s));
     std::vector<double> factors;
@@ -245,13 +263,6 @@ DeviceOp forward_product(Tensors& weights, Tensors& activations, std::int64_t ro
               .activation = Activation::kRelu};
 }
 
-DeviceOp input_gradient(Tensors& weights, Tensors& activations, std::int64_t rows,
-                        std::int64_t width) {
-  return Gemm{.c = activations.take(rows, width),
-              .a = activations.take(rows, width),
-              .b = weights.take(width, width)};
-}
-
 DeviceOp weight_gradient(Tensors& weights, Tensors& activations, std::int64_t rows,
                          std::int64_t width) {
   return Gemm{.c = weights.take(width, width),
@@ -260,31 +271,14 @@ DeviceOp weight_gradient(Tensors& weights, Tensors& activations, std::int64_t ro
               .transpose_a = true};
 }
 
-DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
-                      std::int64_t width) {
-  return LinearAdam{.weight = weights.take(width, width),
-                    .weight_moments1 = weights.take(width, width),
-                    .weight_moments2 = weights.take(width, width),
-                    .bias = weights.take(1, width),
-                    .bias_moments1 = weights.take(1, width),
-                    .bias_moments2 = weights.take(1, width),
-                    .grad_y = activations.take(rows, width),
-                    .x = activations.take(rows, width),
-                    .scalars = activations.take(1, 2)};
-}
-
-/// A kind of product of a batch and its weights, or of their state, in so many tensors a layer.
+/// A kind of product of a batch and its weights.
 struct MeasuredProduct {
   MakeOp make = nullptr;
-  int tensors = 1;
   std::int64_t rows = 1, width = 1;
-
-  [[nodiscard]] std::int64_t activations_end() const { return 4 * (rows + 1) * width; }
-  [[nodiscard]] std::int64_t layer() const { return tensors * (width + 1) * (width + 16); }
 
   /// Of so many layers, whose weights are placed after the memory of four activations.
   [[nodiscard]] std::vector<DeviceOp> of_layers(std::int64_t layers, std::int64_t numbers) const {
-    Tensors weights(numbers, activations_end());
+    Tensors weights(numbers, 4 * (rows + 1) * width);
     std::vector<DeviceOp> ops;
     for (std::int64_t i = 0; i < layers; ++i) {
       Tensors activations(numbers);
@@ -294,42 +288,132 @@ struct MeasuredProduct {
   }
 };
 
-/// How many layers take turns: as many as a model of six layers has or, on the CPU, one, whose
-/// weights stay in the nearest cache, and more, up to so many that no cache holds them.
-std::vector<std::int64_t> layers_measured(const MeasuredProduct& product, const Device& device,
+/// The step of an MLP on one device, whose ops are timed as they run in training: after the update
+/// on other cores, with gradients that others have written, and after as many bytes as pass through
+/// the caches from one step to the next. Alone and again and again they are faster.
+class TimedStep {
+ public:
+  /// Its buffers are in the stream's memory, from the beginning.
+  TimedStep(Device& device, BenchStream& stream, const Run& run)
+      : programs_(run), plan_(programs_.steps().buffers()), bench_(stream) {
+    const Program& program = programs_.step();
+    const Buffers& buffers = program.buffers();
+    std::byte* const memory = bench_.addresses().at<std::byte>({.buffer = 0, .dtype = DType::kU8});
+    std::vector<std::byte*> addresses;
+    for (BufferId buffer = 0; buffer < buffers.size(); ++buffer) {
+      const bool is_here = !buffers[buffer].pinned;
+      addresses.push_back(is_here ? memory + plan_.offset_bytes(buffer, 0) : nullptr);
+    }
+    addresses_ = Addresses(std::move(addresses));
+    const std::vector<Reach> reaches = reaches_of(program);
+    for (NodeId id = 0; id < program.size(); ++id) {
+      const Node& node = program.node(id);
+      const auto* const op = std::get_if<DeviceOp>(&node.op);
+      if (op == nullptr || node.lane != Lane::kCompute || !is_on_device(*op, buffers)) continue;
+      ops_.push_back(*op);
+      reaches_.push_back(at(reaches, id));
+      device.prepare(*op);
+    }
+    seconds_.resize(ops_.size());
+  }
+
+  [[nodiscard]] std::int64_t bytes() const { return plan_.device_bytes(0); }
+
+  /// The first one warms up.
+  void run() {
+    const std::vector<double> step = bench_.seconds_of_each(ops_, addresses_);
+    if (!std::exchange(is_warm_, true)) return;
+    for (std::size_t i = 0; i < ops_.size(); ++i) seconds_[i].push_back(step[i]);
+  }
+
+  /// Rates of the ops that `is_asked`, by the median of each over the steps so far, on the slowest
+  /// rank.
+  template <class IsAsked>
+  void add_rates(const IsAsked& is_asked, RankBench& bench, std::vector<OpRate>& rates) const {
+    struct Sums {
+      double work = 0, seconds = 0, reach = 0;
+    };
+    std::map<std::tuple<std::string, double, double>, Sums> by_size;
+    for (std::size_t i = 0; i < ops_.size(); ++i) {
+      if (!is_asked(ops_[i])) continue;
+      const OpSize size = size_of(ops_[i]);
+      Sums& sums = by_size[{size.op, size.rows, size.width}];
+      sums.work += size.work;
+      sums.seconds += median(seconds_[i]);
+      if (product_of(ops_[i])) sums.reach += size.work * reaches_[i].bytes;
+    }
+    for (const auto& [size, sums] : by_size) {
+      const auto& [op, rows, width] = size;
+      rates.push_back(
+          {op, rows, width, sums.work / bench.slowest_s(sums.seconds), sums.reach / sums.work});
+    }
+  }
+
+ private:
+  static bool is_on_device(const DeviceOp& op, const Buffers& buffers) {
+    return std::ranges::none_of(accesses_of(op), [&](const Access& access) {
+      return buffers[access.tensor.buffer].pinned;
+    });
+  }
+
+  WorkloadPrograms programs_;
+  MemoryPlan plan_;
+  BenchStream& bench_;
+  Addresses addresses_;
+  std::vector<DeviceOp> ops_;
+  std::vector<Reach> reaches_;
+  std::vector<std::vector<double>> seconds_;  // of each op, by step
+  bool is_warm_ = false;
+};
+
+/// Of a width and a batch: numbers of layers whose weights, gradients and moments are in the
+/// nearest cache, in larger ones, and in memory; on a GPU, or of many rows, only one.
+std::vector<std::int64_t> depths_measured(std::int64_t width, std::int64_t rows, bool on_gpu,
                                           std::int64_t numbers, bool quick) {
-  constexpr std::int64_t kMostLayers = 512, kManyRows = 512;
+  constexpr std::int64_t kMostLayers = 128, kManyRows = 512, kFewLayers = 2;
   constexpr std::array<std::int64_t, 2> kCached = {std::int64_t{16} << 20, std::int64_t{48} << 20};
-  const bool on_gpu = device.kind() == DeviceKind::kCuda;
-  const std::int64_t fitting = (numbers - product.activations_end()) / product.layer();
+  const std::int64_t state = 4 * width * (width + 1), activations = 2 * rows * width;
   const std::int64_t most =
-      std::clamp<std::int64_t>(fitting, 1, (on_gpu ? 4 * kLayers : kMostLayers) / product.tensors);
-  if (on_gpu || product.rows > kManyRows) return {most};
-  std::vector<std::int64_t> layers = {1};
+      std::clamp<std::int64_t>((numbers - 2 * activations) / (state + activations), kFewLayers,
+                               on_gpu ? 4 * kLayers : kMostLayers);
+  if (on_gpu) return {most};
+  if (rows > kManyRows) return {std::min<std::int64_t>(most, 2 * kFewLayers)};
+  std::vector<std::int64_t> depths = {kFewLayers};
   for (const std::int64_t bytes : kCached) {
-    const std::int64_t count = bytes / (4 * product.layer());
-    if (!quick && count >= 2 * layers.back() && 2 * count <= most) layers.push_back(count);
+    const std::int64_t count = bytes / (4 * state);
+    if (!quick && count >= 2 * depths.back() && 2 * count <= most) depths.push_back(count);
   }
-  if (most > layers.back()) layers.push_back(most);
-  return layers;
+  if (most > depths.back()) depths.push_back(most);
+  return depths;
 }
 
-void measure_product(const MeasuredProduct& product, RankBench& bench, const Device& device,
-                     bool quick, std::vector<OpRate>& rates) {
-  for (const std::int64_t layers : layers_measured(product, device, bench.numbers(), quick)) {
-    const std::vector<DeviceOp> ops = product.of_layers(layers, bench.numbers());
-    const OpSize size = size_of(ops.front());
-    const std::int64_t reach = layers * product.layer() + 2 * product.rows * product.width;
-    rates.push_back({.op = size.op,
-                     .rows = size.rows,
-                     .width = size.width,
-                     .rate = size.work / bench.seconds_of(ops),
-                     .reach = 4.0 * static_cast<double>(reach)});
+/// Products, and updates of layers with them and after them.
+void measure_step(std::int64_t width, std::int64_t depth, std::int64_t rows, Device& device,
+                  RankBench& bench, std::vector<OpRate>& rates) {
+  // An update takes what it takes after the products of any batch, of so many rows.
+  constexpr std::int64_t kRowsOfUpdate = 64;
+  for (const Update update : {Update::kSeparate, Update::kFused}) {
+    Run run{.on_gpu = device.kind() == DeviceKind::kCuda};
+    run.config.parallel.scheme = SchemeKind::kSingle;
+    run.config.model.dim = width;
+    run.config.model.depth = depth;
+    run.config.data.batch_size = rows;
+    run.config.training.update = update;
+    run.config.device.device = run.on_gpu ? "cuda" : "cpu";
+    TimedStep step(device, bench.stream(), run);
+    if (step.bytes() > 4 * bench.numbers()) continue;
+    bench.repeat([&] { step.run(); });
+    step.add_rates(
+        [&](const DeviceOp& op) {
+          if (update == Update::kFused) return std::holds_alternative<LinearAdam>(op);
+          return std::holds_alternative<Gemm>(op) ||
+                 (rows == kRowsOfUpdate && std::holds_alternative<OptimizerUpdate>(op));
+        },
+        bench, rates);
   }
 }
 
-void measure_products(RankBench& bench, const Device& device, bool quick,
-                      std::vector<OpRate>& rates) {
+void measure_steps(RankBench& bench, Device& device, bool quick, std::vector<OpRate>& rates) {
   const bool on_gpu = device.kind() == DeviceKind::kCuda;
   // A few rows take the time of their weights, and narrow layers that of their launch.
   std::vector<std::int64_t> batches = {1, 16, 64, 256};
@@ -342,13 +426,10 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
     if (on_gpu && 4 * width * width > bench.numbers()) continue;  // a small GPU
     for (const std::int64_t rows : batches) {
       if (4 * (rows + 1) * width + 4 * width * width > bench.numbers()) continue;
-      const auto measure = [&](MakeOp make, int tensors) {
-        measure_product({make, tensors, rows, width}, bench, device, quick, rates);
-      };
-      measure(forward_product, 1);
-      measure(input_gradient, 1);
-      measure(weight_gradient, 1);
-      measure(fused_update, 3);
+      for (const std::int64_t depth :
+           depths_measured(width, rows, on_gpu, bench.numbers(), quick)) {
+        measure_step(width, depth, rows, device, bench, rates);
+      }
     }
   }
 }
@@ -370,8 +451,6 @@ std::vector<DeviceOp> ops_over(std::int64_t count, std::int64_t numbers) {
     ops.push_back(std::move(op));
     memory = Tensors(numbers);
   };
-  add(OptimizerUpdate{
-      .weights = flat(), .grads = flat(), .state = {flat(), flat()}, .scalars = row(2)});
   add(Copy{.to = flat(), .from = flat()});
   add(SumRows{.out = flat(), .in = flat(), .beta = 1});
   for (const Activation activation : kValuesOf<Activation>) {
@@ -505,9 +584,8 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
     for (const DeviceOp& op : ops_over(count, bench.numbers())) {
       // No model has that many numbers in a batch, but in its state and gradients.
       const auto* const sum = std::get_if<SumRows>(&op);
-      const bool is_state = std::holds_alternative<OptimizerUpdate>(op) ||
-                            std::holds_alternative<Copy>(op) ||
-                            (sum != nullptr && sum->in.rows == 1);
+      const bool is_state =
+          std::holds_alternative<Copy>(op) || (sum != nullptr && sum->in.rows == 1);
       if (is_state || count <= 1 << 21) measure(op);
     }
     if (count > 1 << 21) continue;
@@ -529,7 +607,7 @@ OpRate rate_of_draws(RankBench& bench) {
 
 /// Two products of so many rows, of other numbers.
 std::vector<DeviceOp> lane_ops(std::int64_t rows, std::int64_t numbers) {
-  const MeasuredProduct product{forward_product, 1, rows, 512};
+  const MeasuredProduct product{forward_product, rows, 512};
   std::vector<DeviceOp> ops = product.of_layers(2, numbers);
   Tensors others(numbers, numbers / 2);
   std::get<Gemm>(ops.back()).c = others.take(product.rows, product.width);
@@ -575,7 +653,7 @@ std::vector<std::unique_ptr<Collective>> bench_exchanges(ExchangeKind kind, std:
 MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
   RankBench bench(rank, quick);
   MachineLoad measured;
-  measure_products(bench, rank.device, quick, measured.rates);
+  measure_steps(bench, rank.device, quick, measured.rates);
   measure_other_ops(bench, quick, measured.rates);
   if (rank.device.kind() == DeviceKind::kCpu) {
     measured.rates.push_back(rate_of_draws(bench));
@@ -603,13 +681,13 @@ MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
   constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
   measured.contention =
       bench.contention_of(exchanges(ExchangeKind::kAllReduce, kLayerBytes),
-                          MeasuredProduct{weight_gradient, 1, 32, quick ? 256 : 1024}.of_layers(
+                          MeasuredProduct{weight_gradient, 32, quick ? 256 : 1024}.of_layers(
                               4 * kLayers, bench.numbers()));
   return measured;
 }
 
 constexpr int kMaxMeasuredRanks = 16;
-constexpr int kMaxTries = 3;
+constexpr int kPasses = 3, kMaxPasses = 6;
 constexpr std::int64_t kMaxRatesBytes = std::int64_t{16} << 20;
 
 /// One device with all cores, and ranks with one core each; on GPUs, only ranks.
@@ -679,23 +757,115 @@ Workload tiny_workload(const CardRequest& request, const MachineLoad& load, std:
 }
 
 void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& load) {
-  const auto step_s = [&](std::int64_t depth) {
+  const auto measured = [&](std::int64_t depth) {
     const Case what{.key = "tiny", .workload = tiny_workload(request, load, depth)};
-    return Measurement(what, {run_workload(what, request.programs, request.scratch)})
-        .step_s()
-        .median;
+    std::vector<Start> starts;
+    for (int i = 0; i < (request.quick ? 1 : kPasses); ++i) {
+      starts.push_back(run_workload(what, request.programs, request.scratch));
+    }
+    return Measurement(what, std::move(starts));
   };
   const auto nodes = [&](std::int64_t depth) {
     return WorkloadPrograms(tiny_workload(request, load, depth)).step().size();
   };
   constexpr std::int64_t kShallow = 2, kDeep = 22;
-  const double shallow_s = step_s(kShallow);
-  load.launch_s = std::max(0.0, step_s(kDeep) - shallow_s) / (nodes(kDeep) - nodes(kShallow));
+  const Measurement shallow = measured(kShallow);
+  const double shallow_s = shallow.step_s().median;
+  load.launch_s =
+      std::max(0.0, measured(kDeep).step_s().median - shallow_s) / (nodes(kDeep) - nodes(kShallow));
   MachineCard only = card;
   only.loads = {load};
   only.loads.front().host_s = 0;
   const double rest_s = predicted_run(tiny_workload(request, load, kShallow), only).step_s;
-  load.host_s = std::max(0.0, shallow_s - rest_s);
+  const double beside_s = std::max(0.0, shallow_s - rest_s);
+  load.host_s = beside_s;
+  if (load.wake_s == 0) return;
+  // On the CPU the account tells what the host does from the time until a thread goes on.
+  load.host_s = std::min(beside_s, shallow.phase_s("host"));
+  load.wake_s += (beside_s - load.host_s) / 2;
+}
+
+/// What one run of the ranks measured.
+struct MeasuredPass {
+  MachineLoad load{};
+  double others_share = 0;  // of the cores, used by other programs meanwhile
+  bool stayed = true;       // the cores were as far apart before as after
+};
+
+/// Whose figures are the medians of what the passes measured, which all have the same sizes.
+MachineLoad median_of(const std::vector<MachineLoad>& passes) {
+  MachineLoad all = passes.front();
+  const auto median_in = [&](const auto& figure_of) {
+    std::vector<double> figures;
+    for (const MachineLoad& pass : passes) figures.push_back(figure_of(pass));
+    return median(figures);
+  };
+  for (std::size_t i = 0; i < all.rates.size(); ++i) {
+    all.rates[i].rate = median_in([&](const MachineLoad& pass) { return pass.rates[i].rate; });
+  }
+  for (std::size_t i = 0; i < all.wakes.size(); ++i) {
+    all.wakes[i].first = median_in([&](const MachineLoad& pass) { return pass.wakes[i].first; });
+    all.wakes[i].second = median_in([&](const MachineLoad& pass) { return pass.wakes[i].second; });
+  }
+  for (const ExchangeKind kind : kValuesOf<ExchangeKind>) {
+    for (std::size_t i = 0; i < all.exchanges[kind].size(); ++i) {
+      all.exchanges[kind][i].second =
+          median_in([&](const MachineLoad& pass) { return pass.exchanges[kind][i].second; });
+    }
+  }
+  all.wake_s = median_in([](const MachineLoad& pass) { return pass.wake_s; });
+  all.contention = median_in([](const MachineLoad& pass) { return pass.contention; });
+  all.core_distance_s = median_in([](const MachineLoad& pass) { return pass.core_distance_s; });
+  return all;
+}
+
+/// Passes that nothing disturbed, or the one that was disturbed least.
+std::vector<MeasuredPass> passes_of(const CardRequest& request, const MachineLoad& load) {
+  std::vector<MeasuredPass> good;
+  MeasuredPass least{.others_share = 2};
+  const std::size_t wanted = request.quick ? 1 : kPasses;
+  for (int i = 0; i < (request.quick ? 1 : kMaxPasses) && good.size() < wanted; ++i) {
+    MeasuredPass pass{.load = load};
+    const double before_s = core_distance_s();
+    pass.others_share = measure_rates(request, pass.load);
+    const double after_s = core_distance_s();
+    pass.load.core_distance_s = load.ranks * load.threads > 1 ? after_s : 0;
+    pass.stayed = pass.load.core_distance_s == 0 || same_core_distance(before_s, after_s);
+    if (pass.stayed && pass.others_share <= kDisturbingShare) good.push_back(pass);
+    if (pass.others_share < least.others_share) least = std::move(pass);
+  }
+  if (good.empty()) good.push_back(std::move(least));
+  return good;
+}
+
+/// Measures a load, and appends it to the card once for each arrangement of the cores.
+void add_measured(const CardRequest& request, const MachineLoad& load, MachineCard& card) {
+  request.on_progress(text_of(load));
+  std::filesystem::create_directories(request.scratch);
+  std::vector<std::vector<MachineLoad>> arrangements;
+  for (MeasuredPass& pass : passes_of(request, load)) {
+    card.others_share = std::max(card.others_share, pass.others_share);
+    const double distance_s = pass.load.core_distance_s;
+    auto alike = std::ranges::find_if(arrangements, [&](const std::vector<MachineLoad>& others) {
+      return same_core_distance(others.front().core_distance_s, distance_s);
+    });
+    if (alike == arrangements.end()) alike = arrangements.insert(alike, std::vector<MachineLoad>{});
+    alike->push_back(std::move(pass.load));
+  }
+  std::ranges::stable_sort(arrangements, std::ranges::greater{}, &std::vector<MachineLoad>::size);
+  std::vector<MachineLoad> measured;
+  for (const std::vector<MachineLoad>& passes : arrangements) measured.push_back(median_of(passes));
+  for (const MachineLoad& before : card.loads) {
+    if (load.threads == 1 && measured.front().wakes.empty()) measured.front().wakes = before.wakes;
+  }
+  measure_host(request, card, measured.front());
+  for (MachineLoad& each : measured) {
+    each.wakes = measured.front().wakes;
+    each.launch_s = measured.front().launch_s;
+    each.host_s = measured.front().host_s;
+    each.wake_s = measured.front().wake_s;
+    card.loads.push_back(std::move(each));
+  }
 }
 
 /// Fills in the figures that cards without loads have too: from large products and copies, at the
@@ -719,6 +889,19 @@ void summarize(MachineCard& card) {
 
 }  // namespace
 
+MachineCard in_arrangement(MachineCard card, double core_distance_s) {
+  const auto fits = [&](const MachineLoad& load) {
+    return same_core_distance(load.core_distance_s, core_distance_s);
+  };
+  const auto is_replaced = [&, loads = card.loads](const MachineLoad& load) {
+    return !fits(load) && std::ranges::any_of(loads, [&](const MachineLoad& other) {
+      return other.ranks == load.ranks && other.threads == load.threads && fits(other);
+    });
+  };
+  std::erase_if(card.loads, is_replaced);
+  return card;
+}
+
 MachineCard measure_card(const CardRequest& request) {
   const Machine& machine = request.machine;
   const int units = request.on_gpu ? machine.gpus : machine.cores;
@@ -730,31 +913,25 @@ MachineCard measure_card(const CardRequest& request) {
   card.node_ranks = units;
   card.device_bytes =
       request.on_gpu ? make_device({.device = "cuda:0"})->info().total_bytes : machine.memory_bytes;
-  std::filesystem::create_directories(request.scratch);
-  for (MachineLoad& load : loads_of(request)) {
-    request.on_progress(text_of(load));
-    MachineLoad tried = load;
-    double min = 2;
-    bool stayed = false;
-    for (int i = 0; i < (request.quick ? 1 : kMaxTries) && !(stayed && min <= kDisturbingShare);
-         ++i) {
-      const double before_s = core_distance_s();
-      const double others_share = measure_rates(request, tried);
-      tried.core_distance_s = load.ranks * load.threads > 1 ? core_distance_s() : 0;
-      stayed = same_core_distance(before_s, tried.core_distance_s);
-      if (others_share < min || stayed) load = tried;
-      min = std::min(min, others_share);
-    }
-    card.others_share = std::max(card.others_share, min);
-    for (const MachineLoad& before : card.loads) {
-      if (load.threads == 1 && load.wakes.empty()) load.wakes = before.wakes;
-    }
-    measure_host(request, card, load);
-    card.loads.push_back(load);
-  }
+  for (const MachineLoad& load : loads_of(request)) add_measured(request, load, card);
   std::filesystem::remove_all(request.scratch);
   summarize(card);
   return card;
+}
+
+bool add_arrangement(const CardRequest& request, MachineCard& card) {
+  if (request.on_gpu) return false;
+  const double distance_s = core_distance_s();
+  const std::size_t before = card.loads.size();
+  for (const MachineLoad& load : loads_of(request)) {
+    const bool is_known = std::ranges::any_of(card.loads, [&](const MachineLoad& known) {
+      return known.ranks == load.ranks && known.threads == load.threads &&
+             same_core_distance(known.core_distance_s, distance_s);
+    });
+    if (!is_known) add_measured(request, load, card);
+  }
+  std::filesystem::remove_all(request.scratch);
+  return card.loads.size() > before;
 }
 
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file) {

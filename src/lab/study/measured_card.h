@@ -42,15 +42,24 @@ struct CardRequest {
 /// Measures one device with all its threads, and 1, 2, 4, ... ranks at once, up to the number of
 /// cores or GPUs and at most 16; without mpirun, only one. Each rank is an `mlp_lab measure-rank`,
 /// see write_rank_rates(). The host's cost of a launch and of a step comes from steps of the
-/// trainers on a model that is one number wide. A load that other programs disturbed is measured
-/// again, up to twice, unless quick. Blocks for about a minute. Throws Error as run_workload()
-/// does.
+/// trainers on a model that is one number wide. Each load is measured three times, unless quick, of
+/// which the medians count; again, up to three times more, if other programs disturbed it or the
+/// hypervisor moved the cores meanwhile. Then a load has rates for each arrangement of the cores
+/// that was met. Blocks for about two minutes. Throws Error as run_workload() does.
 MachineCard measure_card(const CardRequest& request);
+
+/// The card for cores that are so far apart (core/host.h): of loads with the same ranks and
+/// threads, those that were measured so, if there are any. A hypervisor may move cores at any time.
+MachineCard in_arrangement(MachineCard card, double core_distance_s);
+
+/// Measures the loads of several cores that the card lacks for the present arrangement of the
+/// cores, as measure_card() does, and appends them. Returns whether there were any.
+bool add_arrangement(const CardRequest& request, MachineCard& card);
 
 /// What each rank runs for measure_card(): measures the rates of ops and the times of exchanges, on
 /// all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
-/// per size, and 128 MiB of memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory), and as
-/// replace_file() does. Blocks.
+/// per size, and 128 MiB of memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory),
+/// and as replace_file() does. Blocks.
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file);
 
 }  // namespace barestep

@@ -13,6 +13,7 @@
 #include "core/host.h"
 #include "core/statistics.h"
 #include "core/units.h"
+#include "lab/study/measured_card.h"
 #include "lab/study/step_parts.h"
 
 namespace barestep {
@@ -25,17 +26,22 @@ struct Deviation {
   double more_s = 0;  // predicted minus measured
 };
 
-/// The starts that a prediction is compared with: those with the cores as far apart as they were
-/// for the card's rates, or all if there are none.
-std::vector<bool> comparable_starts(const Results& results, std::size_t number) {
-  const Measurement& measured = results.cases[number];
-  const MachineLoad* const load =
-      results.card ? load_of(measured.workload(), *results.card) : nullptr;
+/// Those with the cores as far apart as they were for the card's rates.
+std::vector<bool> starts_like(const MachineCard& card, const Measurement& measured) {
+  const MachineLoad* const load = load_of(measured.workload(), card);
   std::vector<bool> alike;
   for (const Start& start : measured.starts()) {
     alike.push_back(load == nullptr ||
                     same_core_distance(start.core_distance_s, load->core_distance_s));
   }
+  return alike;
+}
+
+/// The starts that a prediction is compared with, or all if there are none.
+std::vector<bool> comparable_starts(const Results& results, std::size_t number) {
+  const Measurement& measured = results.cases[number];
+  std::vector<bool> alike(measured.starts().size(), true);
+  if (results.card) alike = starts_like(card_of_starts(*results.card, measured), measured);
   if (std::ranges::count(alike, true) == 0) alike.assign(alike.size(), true);
   return alike;
 }
@@ -274,6 +280,19 @@ Plot prediction_plot(const std::vector<const Results*>& all) {
 }
 
 }  // namespace
+
+MachineCard card_of_starts(const MachineCard& card, const Measurement& measured) {
+  MachineCard best = card;
+  for (const Start& start : measured.starts()) {
+    MachineCard there = in_arrangement(card, start.core_distance_s);
+    if (there.loads.size() == card.loads.size()) continue;  // known in one arrangement only
+    const auto alike = [&](const MachineCard& of) {
+      return std::ranges::count(starts_like(of, measured), true);
+    };
+    if (alike(there) > alike(best)) best = std::move(there);
+  }
+  return best;
+}
 
 Estimate compared_step_s(const Results& results, std::size_t number) {
   const Measurement& measured = results.cases.at(number);

@@ -10,9 +10,13 @@
 
 namespace barestep {
 
+/// The card that predicts these starts: in that arrangement of the cores (core_distance_s()) in
+/// which most of them ran, of those that it has loads for.
+MachineCard card_of_starts(const MachineCard& card, const Measurement& measured);
+
 /// What the prediction of a case is compared with: its median step, or the mean where steps differ,
 /// as those of local SGD and with jitter do. Only starts count whose cores were as far apart as
-/// they were while the card was measured (core_distance_s()), if there is any.
+/// they were for card_of_starts(), if there is any.
 Estimate compared_step_s(const Results& results, std::size_t number);
 double compared_phase_s(const Results& results, std::size_t number, std::string_view phase);
 

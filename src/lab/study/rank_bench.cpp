@@ -218,6 +218,10 @@ double mean_of_ranks(Group& ranks, double mine) {
   return std::accumulate(all.begin(), all.end(), 0.0) / ranks.size();
 }
 
+double largest_of_ranks(Group& ranks, double mine) {
+  return std::ranges::max(gather_values(ranks, mine));
+}
+
 double CollectiveBench::run(Collectives all, std::size_t count) {
   const std::array<Stream*, 1> streams{stream_.get()};
   ranks_.barrier();

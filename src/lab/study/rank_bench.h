@@ -44,6 +44,9 @@ void measure_on_ranks(const RanksToMeasure& requested,
 /// The mean of all ranks' values. Every rank calls it. Blocks.
 double mean_of_ranks(Group& ranks, double mine);
 
+/// The largest of all ranks' values. Every rank calls it. Blocks.
+double largest_of_ranks(Group& ranks, double mine);
+
 /// Times collectives on a stream of their own. Every rank makes the same calls.
 class CollectiveBench {
  public:

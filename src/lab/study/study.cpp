@@ -19,6 +19,7 @@
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/study/core_users.h"
+#include "lab/study/prediction_errors.h"
 #include "options/option_values.h"
 
 namespace barestep {
@@ -360,7 +361,8 @@ bool Study::may_answer(const Experiment& experiment) const {
 }
 
 void Study::run(const std::vector<const Experiment*>& requested, const Programs& programs,
-                const std::function<void(const StudyProgress&)>& on_progress, bool waits) {
+                const std::function<void(const StudyProgress&)>& on_progress, bool waits,
+                const std::function<void()>& on_round) {
   StudyProgress progress;
   for (const Experiment* experiment : requested) {
     std::filesystem::create_directories(folder_ / "runs" / experiment->name);
@@ -383,6 +385,7 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
     if (experiment == given_up) continue;
     const bool is_hopeless = disturbed_in_row >= kHopelessStarts;
     const bool begins_round = i == 0 || jobs[i - 1].start != start;
+    if (begins_round) on_round();
     if (is_hopeless && begins_round && start >= kRoundsOfHope && !may_answer(*experiment)) {
       given_up = experiment;
       continue;
@@ -454,8 +457,9 @@ Results Study::results_of(const Experiment& experiment) const {
   if (results.card && !experiment.needs_pytorch() && !is_logged(results)) {
     for (const Measurement& measured : results.cases) {
       const Workload& workload = measured.workload();
-      results.predictions.push_back(why_no_prediction(workload, *results.card).empty()
-                                        ? std::optional(predicted_run(workload, *results.card))
+      const MachineCard card = card_of_starts(*results.card, measured);
+      results.predictions.push_back(why_no_prediction(workload, card).empty()
+                                        ? std::optional(predicted_run(workload, card))
                                         : std::nullopt);
     }
   }

@@ -88,10 +88,13 @@ class Study {
   /// other programs is repeated up to twice, after they are quiet if `waits`. Once they have
   /// disturbed several in a row, no start is repeated until one is undisturbed again, and an
   /// experiment ends after two rounds if no case takes kLargeEffect times as long as another.
+  /// Calls `on_round` before each round, of a start of every case of an experiment.
   /// Blocks for a long time. Throws Error with the run's message and code if a run fails; kTryAgain
   /// if stopped.
-  void run(const std::vector<const Experiment*>& requested, const Programs& programs,
-           const std::function<void(const StudyProgress&)>& on_progress, bool waits = false);
+  void run(
+      const std::vector<const Experiment*>& requested, const Programs& programs,
+      const std::function<void(const StudyProgress&)>& on_progress, bool waits = false,
+      const std::function<void()>& on_round = [] {});
 
   /// Whether this folder has an EXPERIMENT.CASE.log of a case.
   [[nodiscard]] bool has_logs(const Experiment& experiment,
