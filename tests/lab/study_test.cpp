@@ -69,10 +69,15 @@ class StudyTest : public TempDirTest {
   }
 
   void run(Study& study, std::vector<StudyProgress>* progress = nullptr) {
-    study.run({&experiment_of("batch-sweep")}, programs(), [&](const StudyProgress& each) {
-      if (progress != nullptr) progress->push_back(each);
-    });
+    study.run(
+        {&experiment_of("batch-sweep")}, programs(),
+        [&](const StudyProgress& each) {
+          if (progress != nullptr) progress->push_back(each);
+        },
+        false, [&] { ++rounds_; });
   }
+
+  int rounds_ = 0;  // that have begun
 };
 
 TEST_F(StudyTest, MakesAllStartsThereAndBack) {
@@ -80,6 +85,7 @@ TEST_F(StudyTest, MakesAllStartsThereAndBack) {
   std::vector<StudyProgress> progress;
   run(study, &progress);
   EXPECT_THAT(log(), ElementsAre("32", "64", "128", "128", "64", "32"));
+  EXPECT_EQ(rounds_, 2);
   ASSERT_THAT(progress, SizeIs(6));
   EXPECT_EQ(progress[4].what, "batch-sweep: batch-64, start 2 of 2");
   EXPECT_EQ(progress[4].done, 4);

@@ -113,7 +113,8 @@ struct MachineLoad {
   /// host, or a lane that waits for the host or for another lane of its device, and so follows it
   /// on its core.
   double wake_s = 0;
-  Wakes wakes{};  // of a lane that waits for another device's, on another core
+  /// Of a lane that waits for another device's, on another core: measured with one rank, for all.
+  Wakes wakes{};
   std::vector<OpRate> rates{};
   EnumArray<ExchangeKind, SecondsByBytes> exchanges{};  // of all ranks; of each pair for exchanges
   /// How much longer all-reduces and products take at once than one after the other, since ranks

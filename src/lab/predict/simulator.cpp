@@ -711,7 +711,7 @@ NodeSetting setting_of(const Run& workload, const MachineCard& card) {
   return {.mesh = mesh_of(workload),
           .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
           .precision = device.precision,
-          .updates_alone = is_process && workload.config.parallel.pipeline == 1};
+          .updates_alone = is_process || workload.config.parallel.pipeline > 1};
 }
 
 const MachineLoad* load_of(const Run& workload, const MachineCard& card) {
@@ -727,7 +727,7 @@ Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t cou
           .by_links = has_links(card),
           .makes_input = !card.on_gpu,
           .wake_s = load == nullptr ? 0 : load->wake_s,
-          .wakes = load == nullptr ? Wakes{} : load->wakes};
+          .wakes = load == nullptr ? Wakes{} : card.load_of(1, load->threads)->wakes};
 }
 
 std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,

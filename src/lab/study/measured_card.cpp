@@ -757,32 +757,25 @@ Workload tiny_workload(const CardRequest& request, const MachineLoad& load, std:
 }
 
 void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& load) {
-  const auto measured = [&](std::int64_t depth) {
+  const auto step_s = [&](std::int64_t depth) {
     const Case what{.key = "tiny", .workload = tiny_workload(request, load, depth)};
     std::vector<Start> starts;
     for (int i = 0; i < (request.quick ? 1 : kPasses); ++i) {
       starts.push_back(run_workload(what, request.programs, request.scratch));
     }
-    return Measurement(what, std::move(starts));
+    return Measurement(what, std::move(starts)).step_s().median;
   };
   const auto nodes = [&](std::int64_t depth) {
     return WorkloadPrograms(tiny_workload(request, load, depth)).step().size();
   };
   constexpr std::int64_t kShallow = 2, kDeep = 22;
-  const Measurement shallow = measured(kShallow);
-  const double shallow_s = shallow.step_s().median;
-  load.launch_s =
-      std::max(0.0, measured(kDeep).step_s().median - shallow_s) / (nodes(kDeep) - nodes(kShallow));
+  const double shallow_s = step_s(kShallow);
+  load.launch_s = std::max(0.0, step_s(kDeep) - shallow_s) / (nodes(kDeep) - nodes(kShallow));
   MachineCard only = card;
   only.loads = {load};
   only.loads.front().host_s = 0;
   const double rest_s = predicted_run(tiny_workload(request, load, kShallow), only).step_s;
-  const double beside_s = std::max(0.0, shallow_s - rest_s);
-  load.host_s = beside_s;
-  if (load.wake_s == 0) return;
-  // On the CPU the account tells what the host does from the time until a thread goes on.
-  load.host_s = std::min(beside_s, shallow.phase_s("host"));
-  load.wake_s += (beside_s - load.host_s) / 2;
+  load.host_s = std::max(0.0, shallow_s - rest_s);
 }
 
 /// What one run of the ranks measured.
@@ -838,7 +831,16 @@ std::vector<MeasuredPass> passes_of(const CardRequest& request, const MachineLoa
   return good;
 }
 
-/// Measures a load, and appends it to the card once for each arrangement of the cores.
+/// With these ranks and threads, in this arrangement of the cores.
+bool has_load(const MachineCard& card, const MachineLoad& load) {
+  return std::ranges::any_of(card.loads, [&](const MachineLoad& known) {
+    return known.ranks == load.ranks && known.threads == load.threads &&
+           same_core_distance(known.core_distance_s, load.core_distance_s);
+  });
+}
+
+/// Measures a load, and appends it to the card once for each arrangement of the cores that it
+/// lacks.
 void add_measured(const CardRequest& request, const MachineLoad& load, MachineCard& card) {
   request.on_progress(text_of(load));
   std::filesystem::create_directories(request.scratch);
@@ -855,16 +857,12 @@ void add_measured(const CardRequest& request, const MachineLoad& load, MachineCa
   std::ranges::stable_sort(arrangements, std::ranges::greater{}, &std::vector<MachineLoad>::size);
   std::vector<MachineLoad> measured;
   for (const std::vector<MachineLoad>& passes : arrangements) measured.push_back(median_of(passes));
-  for (const MachineLoad& before : card.loads) {
-    if (load.threads == 1 && measured.front().wakes.empty()) measured.front().wakes = before.wakes;
-  }
-  measure_host(request, card, measured.front());
+  MachineLoad& first = measured.front();
+  measure_host(request, card, first);
   for (MachineLoad& each : measured) {
-    each.wakes = measured.front().wakes;
-    each.launch_s = measured.front().launch_s;
-    each.host_s = measured.front().host_s;
-    each.wake_s = measured.front().wake_s;
-    card.loads.push_back(std::move(each));
+    each.launch_s = first.launch_s;
+    each.host_s = first.host_s;
+    if (!has_load(card, each)) card.loads.push_back(each);
   }
 }
 
@@ -921,17 +919,15 @@ MachineCard measure_card(const CardRequest& request) {
 
 bool add_arrangement(const CardRequest& request, MachineCard& card) {
   if (request.on_gpu) return false;
-  const double distance_s = core_distance_s();
-  const std::size_t before = card.loads.size();
-  for (const MachineLoad& load : loads_of(request)) {
-    const bool is_known = std::ranges::any_of(card.loads, [&](const MachineLoad& known) {
-      return known.ranks == load.ranks && known.threads == load.threads &&
-             same_core_distance(known.core_distance_s, distance_s);
-    });
-    if (!is_known) add_measured(request, load, card);
+  bool lacked_any = false;
+  for (MachineLoad& load : loads_of(request)) {
+    load.core_distance_s = load.ranks * load.threads > 1 ? core_distance_s() : 0;
+    if (has_load(card, load)) continue;
+    add_measured(request, load, card);
+    lacked_any = true;
   }
   std::filesystem::remove_all(request.scratch);
-  return card.loads.size() > before;
+  return lacked_any;
 }
 
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file) {

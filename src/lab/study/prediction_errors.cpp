@@ -359,7 +359,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
     sentences.push_back(error_note(*card));
   } else {
     sentences.push_back(fmt::format(
-        "Rates were measured here, op by op and separately from any run; other programs used at "
+        "Rates were measured here, op by op in steps of other sizes; other programs used at "
         "most {} of the cores meanwhile.",
         percent_text(others_share)));
   }
