@@ -220,8 +220,6 @@ void note_other_logs(const Study& study, const std::vector<const Experiment*>& r
   }
 }
 
-constexpr int kMostAdditions = 3;  // of rates for another arrangement of the cores
-
 /// Measures the parts of these experiments that the study in `output` lacks, and writes its report.
 Report measured_report(const StudyOptions& options,
                        const std::vector<const Experiment*>& requested) {
@@ -250,25 +248,24 @@ Report measured_report(const StudyOptions& options,
   };
   const StudyPlan plan = study.plan_of(requested, options.wait_quiet);
   const bool measures = std::ranges::any_of(requested, has_runs) && plan.starts > 0;
-  const CardRequest request = card_request(study.identity(), study.folder() / "rates");
+  const CardRequest request = card_request(study.identity(), study.folder() / "scratch");
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (measures && !study.card()) {
     print_note("mlp_lab", planned_text(plan) +
                               "; the machine's rates, measured first, tell how long they take");
-    study.keep_card(measure_card(request));
+    study.keep_pass(measure_once(request));
   }
   if (measures) study.choose_width(programs, show_progress);
   require_memory(study, requested, options.memory);  // of the model that was chosen
   announce(study.plan_of(requested, options.wait_quiet), options.wait_quiet);
-  // A hypervisor may move the cores while a study runs. One that does so all the time cannot be
-  // measured.
-  int additions = options.card.empty() && !study.identity().quick ? kMostAdditions : 0;
-  study.run(requested, programs, show_progress, options.wait_quiet, [&] {
-    std::optional<MachineCard> card = additions > 0 ? study.card() : std::nullopt;
-    if (!card || !add_arrangement(request, *card)) return;
-    study.keep_card(*card);
-    --additions;
+  const int passes = options.card.empty() ? passes_of(options.quick) : 0;
+  study.run(requested, programs, show_progress, options.wait_quiet, [&](int round, int rounds) {
+    // Spread evenly over the rounds, because the machine's rates drift.
+    const auto measured = static_cast<int>(study.passes().size());
+    if (measured > 0 && measured < passes && measured * rounds <= round * passes) {
+      study.keep_pass(measure_once(request));
+    }
   });
   end_progress();
   Report report = report_of(study, options.margin);

@@ -7,6 +7,7 @@
 #include "lab/predict/simulator.h"
 #include "lab/predict/workload.h"
 #include "lab/study/experiment.h"
+#include "lab/study/measured_card.h"
 #include "lab/study/prediction_errors.h"
 #include "support/expect_error.h"
 #include "support/testing.h"
@@ -693,6 +694,40 @@ TEST(PredictionFindings, CompareStartsWithTheCoresAsFarApartAsForTheCard) {
   for (const Results* const each : {&other, &unknown}) {
     EXPECT_THAT(said(*each), testing::Not(HasSubstr("not compared")));
   }
+}
+
+TEST(MedianCard, CountsByArrangementAndLeavesOutWhatWasDisturbed) {
+  const auto pass = [](double rate, double distance_s, double others_share) {
+    MachineCard card = two_cores();
+    card.others_share = others_share;
+    for (MachineLoad& load : card.loads) {
+      load.core_distance_s = distance_s;
+      load.host_s = 1 / rate;
+      for (OpRate& each : load.rates) each.rate = rate;
+    }
+    return card;
+  };
+  const auto rates_of = [](const MachineCard& card) {
+    std::vector<double> rates;
+    for (const MachineLoad& load : card.loads) rates.push_back(load.rates.back().rate);
+    return rates;
+  };
+  const std::size_t loads = two_cores().loads.size();
+  const MachineCard near =
+      median_card({pass(5, 40e-9, 0), pass(1, 41e-9, 0), pass(2, 42e-9, 0.01)});
+  EXPECT_EQ(rates_of(near), std::vector<double>(loads, 2));
+  EXPECT_EQ(near.loads.front().host_s, 0.5);
+  EXPECT_EQ(near.others_share, 0.01);
+
+  const MachineCard both = median_card({pass(1, 40e-9, 0), pass(7, 180e-9, 0), pass(9, 190e-9, 0)});
+  std::vector<double> expected(loads, 8);  // most passes first
+  expected.insert(expected.end(), loads, 1);
+  EXPECT_EQ(rates_of(both), expected);
+
+  EXPECT_EQ(rates_of(median_card({pass(1, 0, 0.5), pass(2, 0, 0)})), std::vector<double>(loads, 2));
+  EXPECT_EQ(rates_of(median_card({pass(1, 0, 0.5), pass(2, 0, 0.6)})),
+            std::vector<double>(loads, 1))
+      << "the least disturbed";
 }
 
 // A card that was measured in both arrangements predicts each start by the one that it ran in.

@@ -74,10 +74,10 @@ class StudyTest : public TempDirTest {
         [&](const StudyProgress& each) {
           if (progress != nullptr) progress->push_back(each);
         },
-        false, [&] { ++rounds_; });
+        false, [&](int round, int rounds) { rounds_.emplace_back(round, rounds); });
   }
 
-  int rounds_ = 0;  // that have begun
+  std::vector<std::pair<int, int>> rounds_;  // that have begun, and of how many
 };
 
 TEST_F(StudyTest, MakesAllStartsThereAndBack) {
@@ -85,7 +85,7 @@ TEST_F(StudyTest, MakesAllStartsThereAndBack) {
   std::vector<StudyProgress> progress;
   run(study, &progress);
   EXPECT_THAT(log(), ElementsAre("32", "64", "128", "128", "64", "32"));
-  EXPECT_EQ(rounds_, 2);
+  EXPECT_THAT(rounds_, ElementsAre(std::pair(0, 2), std::pair(1, 2)));
   ASSERT_THAT(progress, SizeIs(6));
   EXPECT_EQ(progress[4].what, "batch-sweep: batch-64, start 2 of 2");
   EXPECT_EQ(progress[4].done, 4);
@@ -94,6 +94,42 @@ TEST_F(StudyTest, MakesAllStartsThereAndBack) {
   EXPECT_THAT(study.measured(), ElementsAre(&experiment_of("batch-sweep")));
   const Results results = study.results_of(experiment_of("batch-sweep"));
   EXPECT_DOUBLE_EQ(results.at("batch-64").step_s().median, 0.064);
+}
+
+// What the machine does meanwhile, it does to all of them.
+TEST_F(StudyTest, MakesARoundOfAllExperimentsBeforeTheNext) {
+  Study study(output(), identity(), kStarts);
+  std::vector<std::string> order;
+  study.run({&experiment_of("batch-sweep"), &experiment_of("reproducibility")}, programs(),
+            [&](const StudyProgress& each) {
+              order.push_back(each.what.substr(0, each.what.find(':')) +
+                              each.what.substr(each.what.find(", start")));
+            });
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  EXPECT_THAT(order, ElementsAre("batch-sweep, start 1 of 2", "reproducibility, start 1 of 2",
+                                 "batch-sweep, start 2 of 2", "reproducibility, start 2 of 2"));
+}
+
+TEST_F(StudyTest, KeepsEachPassOfTheRatesAndTheirMedian) {
+  const auto of_rate = [](double rate) {
+    return MachineCard{.name = "made up",
+                       .on_gpu = false,
+                       .flops_per_s = 1e9,
+                       .memory_bytes_per_s = 1e9,
+                       .loads = {{.rates = {{"gemm nt", 64, 256, rate}}}}};
+  };
+  {
+    Study study(output(), identity(), kStarts);
+    EXPECT_THAT(study.passes(), SizeIs(0));
+    for (const double rate : {3e9, 1e9}) study.keep_pass(of_rate(rate));
+  }
+  Study study(output(), identity(), kStarts);
+  EXPECT_THAT(study.passes(), SizeIs(2));
+  study.keep_pass(of_rate(2e9));
+  EXPECT_THAT(study.passes(), SizeIs(3));
+  EXPECT_EQ(study.card()->loads.front().rates.front().rate, 2e9);
+  EXPECT_EQ(study.card()->flops_per_s, 2e9);
+  EXPECT_THAT(study.altered_files(), SizeIs(0));
 }
 
 constexpr const char* kBusyMachine =

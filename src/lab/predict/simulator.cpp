@@ -504,13 +504,14 @@ class NodePrices {
   }
 
   /// A collective between devices of one process in their shared memory: a copy for each device, a
-  /// sum of each on the root, or both.
+  /// sum of each on the root, or both. The others wait meanwhile.
   double in_memory_s(const Collective& collective, const Tensor& tensor, int devices,
                      const Reach& reach) {
     const Tensor row{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
-    const double copy_each_s = of(Copy{.to = row, .from = row}, load_, reach);
+    const MachineLoad* alone = card_.load_of(1, run_.threads);
+    const double copy_each_s = of(Copy{.to = row, .from = row}, alone, reach);
     const double sums_s =
-        (devices - 1) * of(SumRows{.out = row, .in = row, .beta = 1}, load_, reach);
+        (devices - 1) * of(SumRows{.out = row, .in = row, .beta = 1}, alone, reach);
     const ExchangeKind kind = exchange_kind_of(collective);
     const bool only_copies = kind == ExchangeKind::kBroadcast || kind == ExchangeKind::kAllGather;
     const bool only_adds = kind == ExchangeKind::kReduce || kind == ExchangeKind::kReduceScatter;
@@ -707,11 +708,13 @@ double node_s(const Program& program, const Node& node, const MachineCard& card,
 
 NodeSetting setting_of(const Run& workload, const MachineCard& card) {
   const DeviceConfig& device = workload.config.device;
-  const bool is_process = workload.scheme() == SchemeKind::kDataParallel;
+  const SchemeKind scheme = workload.scheme();
+  const bool in_turn = scheme == SchemeKind::kDataParallel || scheme == SchemeKind::kServer ||
+                       workload.config.parallel.pipeline > 1;
   return {.mesh = mesh_of(workload),
           .threads = card.on_gpu ? 0 : device.threads.value_or(card.node_ranks),
           .precision = device.precision,
-          .updates_alone = is_process || workload.config.parallel.pipeline > 1};
+          .updates_alone = in_turn};
 }
 
 const MachineLoad* load_of(const Run& workload, const MachineCard& card) {

@@ -115,7 +115,7 @@ struct NodeSetting {
   Mesh mesh{};      // of all processes or devices
   int threads = 0;  // per rank; 0: a GPU
   Precision precision = Precision::kFp32;
-  bool updates_alone = false;  // a device or stage, while the others wait or compute
+  bool updates_alone = false;  // a device, stage or server, while others do not
 };
 
 /// That of a workload on this machine.

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -82,6 +84,8 @@ constexpr int kReducedBatches = 15;
 constexpr double kContendedSeconds = 0.02;
 constexpr int kLayers = 6;
 constexpr std::int64_t kMaxReducedBytes = std::int64_t{32} << 20;
+/// An exchange that takes longer crosses a slow cable, in proportion to its bytes.
+constexpr double kSlowSeconds = 0.1;
 
 /// Places tensors in the measured memory one after the other, and starts over at its end.
 class Tensors {
@@ -120,6 +124,8 @@ class RankBench {
   /// Whose memory that is.
   [[nodiscard]] BenchStream& stream() { return ops_; }
 
+  /// Those that measure together.
+  [[nodiscard]] Group& ranks() { return ranks_; }
   /// Of the slowest rank, for which the others wait.
   double slowest_s(double mine_s) { return largest_of_ranks(ranks_, mine_s); }
 
@@ -140,13 +146,20 @@ class RankBench {
     return slowest_s(median(batches));
   }
 
-  /// Calls it again and again, for twice the time of an op, while all ranks do the same.
+  /// Calls it again and again, for twice the time of an op. All ranks begin at once each time, as
+  /// they do when they exchange in each step: updates, which need the memory, meet updates.
   template <class Step>
   void repeat(const Step& step) {
-    constexpr int kSteps = 4;
+    constexpr double kSteps = 3, kMostSteps = 1e4;
+    step();  // warms up
     ranks_.barrier();
-    const double end_s = now_s() + 2 * seconds_;
-    for (int i = 0; i < kSteps || now_s() < end_s; ++i) step();
+    const double begin_s = now_s();
+    step();
+    const double once_s = slowest_s(now_s() - begin_s);
+    for (double left = std::clamp(2 * seconds_ / once_s, kSteps, kMostSteps); left > 0; --left) {
+      ranks_.barrier();
+      step();
+    }
   }
 
   /// Seconds that the host, or a lane that waits for the host, takes to go on after it has slept.
@@ -199,9 +212,8 @@ class RankBench {
   }
 
   /// Seconds of one of the collectives, as the mean over all ranks. A few batches do where one
-  /// takes long: over a slow cable noise is small, and 32 MiB take seconds.
+  /// takes long: over a slow cable noise is small.
   double seconds_of(const std::vector<std::unique_ptr<Collective>>& collectives) {
-    constexpr double kSlowSeconds = 0.1;
     for (const auto& collective : collectives) transport_.prepare(*collective);
     const auto seconds = [&](int batches) {
       return median(collectives_.batches(collectives, 2 * kBatchSeconds, batches));
@@ -314,7 +326,6 @@ class TimedStep {
       reaches_.push_back(at(reaches, id));
       device.prepare(*op);
     }
-    seconds_.resize(ops_.size());
   }
 
   [[nodiscard]] std::int64_t bytes() const { return plan_.device_bytes(0); }
@@ -322,30 +333,28 @@ class TimedStep {
   /// The first one warms up.
   void run() {
     const std::vector<double> step = bench_.seconds_of_each(ops_, addresses_);
-    if (!std::exchange(is_warm_, true)) return;
-    for (std::size_t i = 0; i < ops_.size(); ++i) seconds_[i].push_back(step[i]);
+    if (std::exchange(is_warm_, true)) seconds_.insert(seconds_.end(), step.begin(), step.end());
   }
 
-  /// Rates of the ops that `is_asked`, by the median of each over the steps so far, on the slowest
-  /// rank.
+  /// Rates of the ops that `is_asked`, in the steps so far. All ranks call it.
   template <class IsAsked>
-  void add_rates(const IsAsked& is_asked, RankBench& bench, std::vector<OpRate>& rates) const {
+  void add_rates(const IsAsked& is_asked, Group& ranks, std::vector<OpRate>& rates) const {
     struct Sums {
       double work = 0, seconds = 0, reach = 0;
     };
+    const std::vector<double> seconds = seconds_of_ops(ranks);
     std::map<std::tuple<std::string, double, double>, Sums> by_size;
     for (std::size_t i = 0; i < ops_.size(); ++i) {
       if (!is_asked(ops_[i])) continue;
       const OpSize size = size_of(ops_[i]);
       Sums& sums = by_size[{size.op, size.rows, size.width}];
       sums.work += size.work;
-      sums.seconds += median(seconds_[i]);
+      sums.seconds += seconds[i];
       if (product_of(ops_[i])) sums.reach += size.work * reaches_[i].bytes;
     }
     for (const auto& [size, sums] : by_size) {
       const auto& [op, rows, width] = size;
-      rates.push_back(
-          {op, rows, width, sums.work / bench.slowest_s(sums.seconds), sums.reach / sums.work});
+      rates.push_back({op, rows, width, sums.work / sums.seconds, sums.reach / sums.work});
     }
   }
 
@@ -356,13 +365,34 @@ class TimedStep {
     });
   }
 
+  /// The median over the steps; each step counts on the rank that took longest for it, for which
+  /// the others wait.
+  [[nodiscard]] std::vector<double> seconds_of_ops(Group& ranks) const {
+    const std::vector<std::vector<double>> of_ranks = gather_lists(ranks, seconds_);
+    std::vector<std::vector<double>> of_steps(ops_.size());
+    for (std::size_t first = 0; first < seconds_.size(); first += ops_.size()) {
+      const auto step_of = [&](const std::vector<double>& rank) {
+        return std::span(rank).subspan(first, ops_.size());
+      };
+      const auto step_s = [&](const std::vector<double>& rank) {
+        const auto step = step_of(rank);
+        return std::accumulate(step.begin(), step.end(), 0.0);
+      };
+      const auto slowest = step_of(*std::ranges::max_element(of_ranks, {}, step_s));
+      for (std::size_t i = 0; i < ops_.size(); ++i) of_steps[i].push_back(slowest[i]);
+    }
+    std::vector<double> medians;
+    for (const std::vector<double>& steps : of_steps) medians.push_back(median(steps));
+    return medians;
+  }
+
   WorkloadPrograms programs_;
   MemoryPlan plan_;
   BenchStream& bench_;
   Addresses addresses_;
   std::vector<DeviceOp> ops_;
   std::vector<Reach> reaches_;
-  std::vector<std::vector<double>> seconds_;  // of each op, by step
+  std::vector<double> seconds_{};  // of each op of one step, then of the next
   bool is_warm_ = false;
 };
 
@@ -409,7 +439,7 @@ void measure_step(std::int64_t width, std::int64_t depth, std::int64_t rows, Dev
           return std::holds_alternative<Gemm>(op) ||
                  (rows == kRowsOfUpdate && std::holds_alternative<OptimizerUpdate>(op));
         },
-        bench, rates);
+        bench.ranks(), rates);
   }
 }
 
@@ -672,10 +702,13 @@ MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
     return kept.emplace_back(bench_exchanges(kind, bytes, bench.numbers(), rank.ranks));
   };
   for (const ExchangeKind kind : kValuesOf<ExchangeKind>) {
-    const std::int64_t factor = (kind == ExchangeKind::kAllReduce ? 4 : 16) * (quick ? 2 : 1);
-    for (std::int64_t bytes = 4; bytes <= kMaxReducedBytes; bytes *= factor) {
-      measured.exchanges[kind].emplace_back(static_cast<double>(bytes),
-                                            bench.seconds_of(exchanges(kind, bytes)));
+    const bool is_sum = kind == ExchangeKind::kAllReduce;
+    const std::int64_t factor = (is_sum ? 4 : 16) * (quick ? 2 : 1);
+    double seconds = 0;
+    for (std::int64_t bytes = is_sum ? 4 : 16; bytes <= kMaxReducedBytes && seconds < kSlowSeconds;
+         bytes *= factor) {
+      seconds = bench.seconds_of(exchanges(kind, bytes));
+      measured.exchanges[kind].emplace_back(static_cast<double>(bytes), seconds);
     }
   }
   constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
@@ -687,7 +720,6 @@ MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
 }
 
 constexpr int kMaxMeasuredRanks = 16;
-constexpr int kPasses = 3, kMaxPasses = 6;
 constexpr std::int64_t kMaxRatesBytes = std::int64_t{16} << 20;
 
 /// One device with all cores, and ranks with one core each; on GPUs, only ranks.
@@ -757,10 +789,11 @@ Workload tiny_workload(const CardRequest& request, const MachineLoad& load, std:
 }
 
 void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& load) {
+  constexpr int kHostStarts = 3;  // two ranks are in step, or out of it, for all of a start
   const auto step_s = [&](std::int64_t depth) {
     const Case what{.key = "tiny", .workload = tiny_workload(request, load, depth)};
     std::vector<Start> starts;
-    for (int i = 0; i < (request.quick ? 1 : kPasses); ++i) {
+    for (int i = 0; i < (request.quick ? 1 : kHostStarts); ++i) {
       starts.push_back(run_workload(what, request.programs, request.scratch));
     }
     return Measurement(what, std::move(starts)).step_s().median;
@@ -778,92 +811,75 @@ void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& lo
   load.host_s = std::max(0.0, shallow_s - rest_s);
 }
 
-/// What one run of the ranks measured.
-struct MeasuredPass {
-  MachineLoad load{};
-  double others_share = 0;  // of the cores, used by other programs meanwhile
-  bool stayed = true;       // the cores were as far apart before as after
-};
+/// A load as it is now; again, up to twice, if other programs disturb it or the hypervisor moves
+/// the cores meanwhile, of which the attempt that was disturbed least counts.
+MachineLoad measured_load(const CardRequest& request, const MachineLoad& load,
+                          double& others_share) {
+  constexpr int kAttempts = 3;
+  constexpr double kMoved = 1;
+  MachineLoad best;
+  double least = 2;  // more than any
+  for (int i = 0; i < (request.quick ? 1 : kAttempts) && least > kDisturbingShare; ++i) {
+    MachineLoad measured = load;
+    const double before_s = core_distance_s();
+    double share = measure_rates(request, measured);
+    if (load.ranks * load.threads > 1) {
+      measured.core_distance_s = core_distance_s();
+      if (!same_core_distance(before_s, measured.core_distance_s)) share = kMoved;
+    }
+    if (share < least) best = std::move(measured);
+    least = std::min(least, share);
+  }
+  others_share = std::max(others_share, least);
+  return best;
+}
 
-/// Whose figures are the medians of what the passes measured, which all have the same sizes.
-MachineLoad median_of(const std::vector<MachineLoad>& passes) {
-  MachineLoad all = passes.front();
+/// Whose figures are the medians of those of loads that have the same sizes, but for exchanges over
+/// a slow cable.
+MachineLoad median_of(const std::vector<MachineLoad>& loads) {
+  MachineLoad all = loads.front();
   const auto median_in = [&](const auto& figure_of) {
     std::vector<double> figures;
-    for (const MachineLoad& pass : passes) figures.push_back(figure_of(pass));
+    for (const MachineLoad& load : loads) figures.push_back(figure_of(load));
     return median(figures);
   };
   for (std::size_t i = 0; i < all.rates.size(); ++i) {
-    all.rates[i].rate = median_in([&](const MachineLoad& pass) { return pass.rates[i].rate; });
+    all.rates[i].rate = median_in([&](const MachineLoad& load) { return load.rates[i].rate; });
   }
   for (std::size_t i = 0; i < all.wakes.size(); ++i) {
-    all.wakes[i].first = median_in([&](const MachineLoad& pass) { return pass.wakes[i].first; });
-    all.wakes[i].second = median_in([&](const MachineLoad& pass) { return pass.wakes[i].second; });
+    all.wakes[i].first = median_in([&](const MachineLoad& load) { return load.wakes[i].first; });
+    all.wakes[i].second = median_in([&](const MachineLoad& load) { return load.wakes[i].second; });
   }
   for (const ExchangeKind kind : kValuesOf<ExchangeKind>) {
+    const auto sizes = [&](const MachineLoad& load) { return load.exchanges[kind].size(); };
+    all.exchanges[kind].resize(sizes(*std::ranges::min_element(loads, {}, sizes)));
     for (std::size_t i = 0; i < all.exchanges[kind].size(); ++i) {
       all.exchanges[kind][i].second =
-          median_in([&](const MachineLoad& pass) { return pass.exchanges[kind][i].second; });
+          median_in([&](const MachineLoad& load) { return load.exchanges[kind][i].second; });
     }
   }
-  all.wake_s = median_in([](const MachineLoad& pass) { return pass.wake_s; });
-  all.contention = median_in([](const MachineLoad& pass) { return pass.contention; });
-  all.core_distance_s = median_in([](const MachineLoad& pass) { return pass.core_distance_s; });
+  for (double MachineLoad::*figure :
+       {&MachineLoad::launch_s, &MachineLoad::host_s, &MachineLoad::wake_s,
+        &MachineLoad::contention, &MachineLoad::core_distance_s}) {
+    all.*figure = median_in([&](const MachineLoad& load) { return load.*figure; });
+  }
   return all;
 }
 
-/// Passes that nothing disturbed, or the one that was disturbed least.
-std::vector<MeasuredPass> passes_of(const CardRequest& request, const MachineLoad& load) {
-  std::vector<MeasuredPass> good;
-  MeasuredPass least{.others_share = 2};
-  const std::size_t wanted = request.quick ? 1 : kPasses;
-  for (int i = 0; i < (request.quick ? 1 : kMaxPasses) && good.size() < wanted; ++i) {
-    MeasuredPass pass{.load = load};
-    const double before_s = core_distance_s();
-    pass.others_share = measure_rates(request, pass.load);
-    const double after_s = core_distance_s();
-    pass.load.core_distance_s = load.ranks * load.threads > 1 ? after_s : 0;
-    pass.stayed = pass.load.core_distance_s == 0 || same_core_distance(before_s, after_s);
-    if (pass.stayed && pass.others_share <= kDisturbingShare) good.push_back(pass);
-    if (pass.others_share < least.others_share) least = std::move(pass);
-  }
-  if (good.empty()) good.push_back(std::move(least));
-  return good;
-}
-
-/// With these ranks and threads, in this arrangement of the cores.
-bool has_load(const MachineCard& card, const MachineLoad& load) {
-  return std::ranges::any_of(card.loads, [&](const MachineLoad& known) {
-    return known.ranks == load.ranks && known.threads == load.threads &&
-           same_core_distance(known.core_distance_s, load.core_distance_s);
-  });
-}
-
-/// Measures a load, and appends it to the card once for each arrangement of the cores that it
-/// lacks.
-void add_measured(const CardRequest& request, const MachineLoad& load, MachineCard& card) {
-  request.on_progress(text_of(load));
-  std::filesystem::create_directories(request.scratch);
-  std::vector<std::vector<MachineLoad>> arrangements;
-  for (MeasuredPass& pass : passes_of(request, load)) {
-    card.others_share = std::max(card.others_share, pass.others_share);
-    const double distance_s = pass.load.core_distance_s;
-    auto alike = std::ranges::find_if(arrangements, [&](const std::vector<MachineLoad>& others) {
-      return same_core_distance(others.front().core_distance_s, distance_s);
+/// By ranks, threads and the arrangement of the cores, that of most first.
+std::vector<std::vector<MachineLoad>> alike_loads(const std::vector<MachineLoad>& loads) {
+  std::vector<std::vector<MachineLoad>> groups;
+  for (const MachineLoad& load : loads) {
+    auto group = std::ranges::find_if(groups, [&](const std::vector<MachineLoad>& others) {
+      const MachineLoad& other = others.front();
+      return other.ranks == load.ranks && other.threads == load.threads &&
+             same_core_distance(other.core_distance_s, load.core_distance_s);
     });
-    if (alike == arrangements.end()) alike = arrangements.insert(alike, std::vector<MachineLoad>{});
-    alike->push_back(std::move(pass.load));
+    if (group == groups.end()) group = groups.insert(group, std::vector<MachineLoad>{});
+    group->push_back(load);
   }
-  std::ranges::stable_sort(arrangements, std::ranges::greater{}, &std::vector<MachineLoad>::size);
-  std::vector<MachineLoad> measured;
-  for (const std::vector<MachineLoad>& passes : arrangements) measured.push_back(median_of(passes));
-  MachineLoad& first = measured.front();
-  measure_host(request, card, first);
-  for (MachineLoad& each : measured) {
-    each.launch_s = first.launch_s;
-    each.host_s = first.host_s;
-    if (!has_load(card, each)) card.loads.push_back(each);
-  }
+  std::ranges::stable_sort(groups, std::ranges::greater{}, &std::vector<MachineLoad>::size);
+  return groups;
 }
 
 /// Fills in the figures that cards without loads have too: from large products and copies, at the
@@ -877,10 +893,14 @@ void summarize(MachineCard& card) {
   }
   card.launch_s = first.launch_s;
   card.host_s = first.host_s;
+  ExchangeTables& tables = card.node.tables[ExchangeKind::kAllReduce];
+  tables.clear();
   for (const MachineLoad& load : card.loads) {
     const SecondsByBytes& sums = load.exchanges[ExchangeKind::kAllReduce];
-    if (sums.empty()) continue;
-    card.node.tables[ExchangeKind::kAllReduce].push_back({load.ranks, sums});
+    const bool is_known =
+        std::ranges::find(tables, load.ranks, &ExchangeTable::ranks) != tables.end();
+    if (sums.empty() || is_known) continue;  // of another arrangement of the cores
+    tables.push_back({load.ranks, sums});
     card.node.latency_s = sums.front().second;
   }
 }
@@ -900,7 +920,7 @@ MachineCard in_arrangement(MachineCard card, double core_distance_s) {
   return card;
 }
 
-MachineCard measure_card(const CardRequest& request) {
+MachineCard measure_once(const CardRequest& request) {
   const Machine& machine = request.machine;
   const int units = request.on_gpu ? machine.gpus : machine.cores;
   MachineCard card{.name = fmt::format("this machine, {} {}",
@@ -911,23 +931,43 @@ MachineCard measure_card(const CardRequest& request) {
   card.node_ranks = units;
   card.device_bytes =
       request.on_gpu ? make_device({.device = "cuda:0"})->info().total_bytes : machine.memory_bytes;
-  for (const MachineLoad& load : loads_of(request)) add_measured(request, load, card);
+  std::filesystem::create_directories(request.scratch);
+  for (const MachineLoad& load : loads_of(request)) {
+    request.on_progress(text_of(load));
+    MachineLoad measured = measured_load(request, load, card.others_share);
+    measure_host(request, card, measured);
+    card.loads.push_back(std::move(measured));
+  }
   std::filesystem::remove_all(request.scratch);
   summarize(card);
   return card;
 }
 
-bool add_arrangement(const CardRequest& request, MachineCard& card) {
-  if (request.on_gpu) return false;
-  bool lacked_any = false;
-  for (MachineLoad& load : loads_of(request)) {
-    load.core_distance_s = load.ranks * load.threads > 1 ? core_distance_s() : 0;
-    if (has_load(card, load)) continue;
-    add_measured(request, load, card);
-    lacked_any = true;
+MachineCard median_card(std::vector<MachineCard> passes) {
+  BARESTEP_REQUIRE(!passes.empty(), "a card needs a pass");
+  const double least =
+      std::ranges::min_element(passes, {}, &MachineCard::others_share)->others_share;
+  std::erase_if(passes, [&](const MachineCard& pass) {
+    return pass.others_share > std::max(least, kDisturbingShare);
+  });
+  MachineCard card = passes.front();
+  std::vector<MachineLoad> loads;
+  for (const MachineCard& pass : passes) {
+    card.others_share = std::max(card.others_share, pass.others_share);
+    loads.insert(loads.end(), pass.loads.begin(), pass.loads.end());
   }
-  std::filesystem::remove_all(request.scratch);
-  return lacked_any;
+  card.loads.clear();
+  for (const std::vector<MachineLoad>& alike : alike_loads(loads)) {
+    card.loads.push_back(median_of(alike));
+  }
+  summarize(card);
+  return card;
+}
+
+MachineCard measure_card(const CardRequest& request) {
+  std::vector<MachineCard> passes;
+  for (int i = 0; i < passes_of(request.quick); ++i) passes.push_back(measure_once(request));
+  return median_card(std::move(passes));
 }
 
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file) {

@@ -42,21 +42,29 @@ struct CardRequest {
 /// Measures one device with all its threads, and 1, 2, 4, ... ranks at once, up to the number of
 /// cores or GPUs and at most 16; without mpirun, only one. Each rank is an `mlp_lab measure-rank`,
 /// see write_rank_rates(). The host's cost of a launch and of a step comes from steps of the
-/// trainers on a model that is one number wide. Each load is measured three times, unless quick, of
-/// which the medians count; again, up to three times more, if other programs disturbed it or the
-/// hypervisor moved the cores meanwhile. Then a load has rates for each arrangement of the cores
-/// that was met. Blocks for about two minutes. Throws Error as run_workload() does.
+/// trainers on a model that is one number wide. A load is measured again, up to twice, if other
+/// programs disturb it or the hypervisor moves the cores meanwhile. Blocks for about a minute.
+/// Throws Error as run_workload() does.
+MachineCard measure_once(const CardRequest& request);
+
+/// How often a machine is measured: its memory is shared with others, so its rates drift.
+constexpr int passes_of(bool quick) {
+  return quick ? 1 : 3;
+}
+
+/// The card with the medians of these passes of measure_once(), one or more: of those that nothing
+/// disturbed, or the one that was disturbed least. A load has rates for each arrangement of the
+/// cores that the passes met, that of most passes first.
+MachineCard median_card(std::vector<MachineCard> passes);
+
+/// All passes, one after the other. A study spreads them over its time.
 MachineCard measure_card(const CardRequest& request);
 
 /// The card for cores that are so far apart (core/host.h): of loads with the same ranks and
 /// threads, those that were measured so, if there are any. A hypervisor may move cores at any time.
 MachineCard in_arrangement(MachineCard card, double core_distance_s);
 
-/// Measures the loads of several cores that the card lacks for the present arrangement of the
-/// cores, as measure_card() does, and appends them. Returns whether there were any.
-bool add_arrangement(const CardRequest& request, MachineCard& card);
-
-/// What each rank runs for measure_card(): measures the rates of ops and the times of exchanges, on
+/// What each rank runs for measure_once(): measures the rates of ops and the times of exchanges, on
 /// all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
 /// per size, and 128 MiB of memory, on a GPU 4 GiB, which it frees. Throws Error(kMemory),
 /// and as replace_file() does. Blocks.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iterator>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "core/clock.h"
@@ -30,6 +31,7 @@ using nlohmann::json;
 constexpr const char* kStudyFormat = "barestep study 1";
 constexpr const char* kStudyFile = "study.json";
 constexpr const char* kCardFile = "machine.json";
+constexpr const char* kPasses = "rates";
 constexpr const char* kStudyHash = "hash";
 constexpr int kMaxAttempts = 3;
 constexpr int kHopelessStarts = 3;  // disturbed in a row, in all attempts
@@ -327,6 +329,7 @@ std::vector<Study::Job> Study::missing_jobs(const std::vector<const Experiment*>
     });
     std::ranges::move(jobs, std::back_inserter(missing));
   }
+  std::ranges::stable_sort(missing, {}, &Job::start);
   return missing;
 }
 
@@ -362,8 +365,9 @@ bool Study::may_answer(const Experiment& experiment) const {
 
 void Study::run(const std::vector<const Experiment*>& requested, const Programs& programs,
                 const std::function<void(const StudyProgress&)>& on_progress, bool waits,
-                const std::function<void()>& on_round) {
+                const std::function<void(int round, int rounds)>& on_round) {
   StudyProgress progress;
+  int rounds = 0;
   for (const Experiment* experiment : requested) {
     std::filesystem::create_directories(folder_ / "runs" / experiment->name);
     if (experiment->reads_data()) {
@@ -371,23 +375,25 @@ void Study::run(const std::vector<const Experiment*>& requested, const Programs&
       make_data_set(setting.data, setting.data_rows, setting.dim);
     }
     progress.total += static_cast<int>(jobs_of(*experiment).size());
+    rounds = std::max(rounds, starts_of(*experiment));
   }
   std::vector<Job> jobs = missing_jobs(requested, waits);
   progress.done = progress.total - static_cast<int>(jobs.size());
   const double begin_s = now_s();
   int disturbed_in_row = 0;
-  const Experiment* given_up = nullptr;
+  std::set<const Experiment*> given_up;
   const auto wait = [&] {
     if (waits) wait_until_quiet(progress, on_progress);
   };
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const auto& [experiment, what, start] = jobs[i];
-    if (experiment == given_up) continue;
-    const bool is_hopeless = disturbed_in_row >= kHopelessStarts;
     const bool begins_round = i == 0 || jobs[i - 1].start != start;
-    if (begins_round) on_round();
-    if (is_hopeless && begins_round && start >= kRoundsOfHope && !may_answer(*experiment)) {
-      given_up = experiment;
+    if (begins_round) on_round(start, rounds);
+    if (given_up.contains(experiment)) continue;
+    const bool is_hopeless = disturbed_in_row >= kHopelessStarts;
+    const bool is_first = begins_round || jobs[i - 1].experiment != experiment;
+    if (is_hopeless && is_first && start >= kRoundsOfHope && !may_answer(*experiment)) {
+      given_up.insert(experiment);
       continue;
     }
     progress.what =
@@ -477,6 +483,23 @@ void Study::keep_card(const MachineCard& card) {
   identity_.card = hash_of_bytes(text);
   replace_file(folder_ / kCardFile, text);
   write_identity(folder_, identity_);
+}
+
+std::vector<MachineCard> Study::passes() const {
+  std::vector<MachineCard> all;
+  for (;;) {
+    const std::filesystem::path file = folder_ / kPasses / fmt::format("{}.json", all.size());
+    if (!std::filesystem::exists(file)) return all;
+    all.push_back(load_card(file.string()));
+  }
+}
+
+void Study::keep_pass(const MachineCard& pass) {
+  std::vector<MachineCard> all = passes();
+  std::filesystem::create_directories(folder_ / kPasses);
+  replace_file(folder_ / kPasses / fmt::format("{}.json", all.size()), json_of(pass));
+  all.push_back(pass);
+  keep_card(median_card(std::move(all)));
 }
 
 std::vector<std::string> Study::altered_files() const {

@@ -2,8 +2,8 @@
 // where it stopped.
 //
 // The folder holds study.json (the description of the study), machine.json (the rates of its
-// machine), runs/EXPERIMENT/CASE.START.json (the steps of each start) and data/ (the data sets
-// used).
+// machine) from rates/PASS.json (each time that they were measured),
+// runs/EXPERIMENT/CASE.START.json (the steps of each start) and data/ (the data sets used).
 #pragma once
 
 #include <cstdint>
@@ -83,18 +83,20 @@ class Study {
   [[nodiscard]] StudyPlan plan_of(const std::vector<const Experiment*>& requested,
                                   bool waits = false) const;
 
-  /// Makes every missing start, in an order that alternates cases: A B B A; of an experiment that
-  /// lacks some, and of any if it `waits`, also those that were disturbed. A start disturbed by
+  /// Makes every missing start, in rounds of one start of every case of all experiments, so that
+  /// they share what the machine does meanwhile, and in an order that alternates cases: A B B A; of
+  /// an experiment that lacks some, and of any if it `waits`, also those that were disturbed. A
+  /// start disturbed by
   /// other programs is repeated up to twice, after they are quiet if `waits`. Once they have
   /// disturbed several in a row, no start is repeated until one is undisturbed again, and an
   /// experiment ends after two rounds if no case takes kLargeEffect times as long as another.
-  /// Calls `on_round` before each round, of a start of every case of an experiment.
+  /// Calls `on_round` before each round, with its number and that of all rounds.
   /// Blocks for a long time. Throws Error with the run's message and code if a run fails; kTryAgain
   /// if stopped.
   void run(
       const std::vector<const Experiment*>& requested, const Programs& programs,
       const std::function<void(const StudyProgress&)>& on_progress, bool waits = false,
-      const std::function<void()>& on_round = [] {});
+      const std::function<void(int round, int rounds)>& on_round = [](int, int) {});
 
   /// Whether this folder has an EXPERIMENT.CASE.log of a case.
   [[nodiscard]] bool has_logs(const Experiment& experiment,
@@ -114,6 +116,10 @@ class Study {
   /// damaged.
   [[nodiscard]] std::optional<MachineCard> card() const;
   void keep_card(const MachineCard& card);
+
+  /// Keeps a pass of the rates. The card becomes the median of all passes.
+  void keep_pass(const MachineCard& pass);
+  [[nodiscard]] std::vector<MachineCard> passes() const;
 
   /// Those of study.json and machine.json that have another content than the program wrote.
   [[nodiscard]] std::vector<std::string> altered_files() const;
