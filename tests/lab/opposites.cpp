@@ -57,6 +57,9 @@ std::vector<Opposites> words() {
            {"sharding.layers-shared", "tensor"},
            {"local-sgd.late-1", "late-1"},
            {"local-sgd.every-32", "every-32"},
+           {"network.ddp", "ddp"},
+           {"network.factor", "factor"},
+           {"network.every-8", "every-8"},
            {"ddp-ladder.flat", "flat"},
            {"ddp-ladder.overlapped", "overlapped"},
            {"ddp-ladder.buckets", "buckets"},
@@ -112,6 +115,7 @@ std::vector<Opposites> fastest() {
                    ": undecided among "});
   };
   add("sharding", "zero1", "tensor");
+  add("network", "factor", "every-8");
   add("pipeline", "1f1b-8", "gpipe-8");
   add("strong-scaling", "ranks-4", "ranks-1", "4 ranks", "1 rank");
   add("hybrid", "2x2-batch-64-micro-8", "2x2-batch-64-micro-2", "8 micro-batches",

@@ -44,11 +44,16 @@ DeviceMemory memory_of(const Measurement& measured) {
 
 std::int64_t mean_sent_bytes(const Run& workload) {
   const Mesh mesh = mesh_of(workload);
+  const std::int64_t every = workload.config.parallel.sync_every;
   std::int64_t sum = 0;
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
-    sum += bytes_sent(WorkloadPrograms(workload, rank).step(), mesh.with_rank(rank));
+    const WorkloadPrograms programs(workload, rank);
+    for (std::int64_t step = 0; step < every; ++step) {
+      const Program& program = programs.steps().of({.number = step}, true).program;
+      sum += bytes_sent(program, mesh.with_rank(rank));
+    }
   }
-  return sum / mesh.ranks();
+  return sum / mesh.ranks() / every;
 }
 
 std::vector<double> computing_seconds(const Measurement& measured, int device) {

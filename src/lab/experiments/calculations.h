@@ -34,7 +34,7 @@ std::vector<std::string> keys_of(const Results& results);
 /// The planned memory of the first device or rank.
 DeviceMemory memory_of(const Measurement& measured);
 
-/// The bytes that a rank sends in a step, the mean of all ranks.
+/// The bytes that a rank sends in a step, the mean of all ranks and, with local SGD, of a round.
 std::int64_t mean_sent_bytes(const Run& workload);
 
 /// What a device of mlp_dp computes in a step, by start, and its share of the step, of a case that

@@ -55,18 +55,6 @@ double loss_at_end(const Measurement& measured) {
   return mean_of(std::span(losses).last(std::max<std::size_t>(losses.size() / 10, 1)));
 }
 
-/// The mean of the steps of a round.
-std::int64_t sent_in_a_step(const Workload& workload) {
-  const WorkloadPrograms programs(workload);
-  const std::int64_t every = workload.config.parallel.sync_every;
-  std::int64_t sum = 0;
-  for (std::int64_t step = 0; step < every; ++step) {
-    const Program& program = programs.steps().of({.number = step}, true).program;
-    sum += bytes_sent(program, programs.mesh());
-  }
-  return sum / every;
-}
-
 Findings local_sgd_findings(const Results& results) {
   const auto loss_of = [&](const std::string& way) {
     return loss_at_end(results.at(learning_key(way)));
@@ -92,10 +80,7 @@ Findings local_sgd_findings(const Results& results) {
               "time",
               speed_against("ddp", "speed against ddp"),
               "communication",
-              {"a rank sends a step",
-               [](const Measurement& measured) {
-                 return human_bytes(sent_in_a_step(measured.workload()));
-               }},
+              "sends",
               {"loss of 64 x 4 at the end",
                [=](const Measurement& measured) {
                  return fmt::format("{:.4f}", loss_of(measured.what().key));

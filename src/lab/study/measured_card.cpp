@@ -816,22 +816,27 @@ void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& lo
 MachineLoad measured_load(const CardRequest& request, const MachineLoad& load,
                           double& others_share) {
   constexpr int kAttempts = 3;
-  constexpr double kMoved = 1;
-  MachineLoad best;
-  double least = 2;  // more than any
-  for (int i = 0; i < (request.quick ? 1 : kAttempts) && least > kDisturbingShare; ++i) {
-    MachineLoad measured = load;
+  struct Attempt {
+    MachineLoad load{};
+    bool moved = true;
+    double others_share = 1;
+  } best;
+  const auto order = [](const Attempt& attempt) {
+    return std::pair(attempt.moved, attempt.others_share);
+  };
+  for (int i = 0; i < (request.quick ? 1 : kAttempts); ++i) {
+    Attempt attempt{.load = load, .moved = false};
     const double before_s = core_distance_s();
-    double share = measure_rates(request, measured);
+    attempt.others_share = measure_rates(request, attempt.load);
     if (load.ranks * load.threads > 1) {
-      measured.core_distance_s = core_distance_s();
-      if (!same_core_distance(before_s, measured.core_distance_s)) share = kMoved;
+      attempt.load.core_distance_s = core_distance_s();
+      attempt.moved = !same_core_distance(before_s, attempt.load.core_distance_s);
     }
-    if (share < least) best = std::move(measured);
-    least = std::min(least, share);
+    if (i == 0 || order(attempt) < order(best)) best = std::move(attempt);
+    if (!best.moved && best.others_share <= kDisturbingShare) break;
   }
-  others_share = std::max(others_share, least);
-  return best;
+  others_share = std::max(others_share, best.others_share);
+  return best.load;
 }
 
 /// Whose figures are the medians of those of loads that have the same sizes, but for exchanges over
@@ -866,7 +871,7 @@ MachineLoad median_of(const std::vector<MachineLoad>& loads) {
   return all;
 }
 
-/// By ranks, threads and the arrangement of the cores, that of most first.
+/// By ranks, threads, as loads_of() has them, and arrangement of the cores, that of most first.
 std::vector<std::vector<MachineLoad>> alike_loads(const std::vector<MachineLoad>& loads) {
   std::vector<std::vector<MachineLoad>> groups;
   for (const MachineLoad& load : loads) {
@@ -878,7 +883,9 @@ std::vector<std::vector<MachineLoad>> alike_loads(const std::vector<MachineLoad>
     if (group == groups.end()) group = groups.insert(group, std::vector<MachineLoad>{});
     group->push_back(load);
   }
-  std::ranges::stable_sort(groups, std::ranges::greater{}, &std::vector<MachineLoad>::size);
+  std::ranges::stable_sort(groups, {}, [](const std::vector<MachineLoad>& group) {
+    return std::tuple(group.front().ranks, -group.front().threads, -std::ssize(group));
+  });
   return groups;
 }
 
