@@ -259,7 +259,7 @@ Report measured_report(const StudyOptions& options,
   if (measures) study.choose_width(programs, show_progress);
   require_memory(study, requested, options.memory);  // of the model that was chosen
   announce(study.plan_of(requested, options.wait_quiet), options.wait_quiet);
-  const int passes = options.card.empty() ? passes_of(options.quick) : 0;
+  const int passes = options.card.empty() ? passes_of(request.quick, request.on_gpu) : 0;
   study.run(requested, programs, show_progress, options.wait_quiet, [&](int round, int rounds) {
     // Spread evenly over the rounds, because the machine's rates drift.
     const auto measured = static_cast<int>(study.passes().size());

@@ -721,7 +721,8 @@ TEST(MedianCard, CountsByArrangementAndLeavesOutWhatWasDisturbed) {
 
   const MachineCard both = median_card({pass(1, 40e-9, 0), pass(7, 180e-9, 0), pass(9, 190e-9, 0)});
   std::vector<double> expected;
-  for (std::size_t i = 0; i < loads; ++i) expected.insert(expected.end(), {8, 1});  // that of most first
+  for (std::size_t i = 0; i < loads; ++i)
+    expected.insert(expected.end(), {8, 1});  // that of most first
   EXPECT_EQ(rates_of(both), expected);
   EXPECT_EQ(both.loads.front().threads, 2) << "as they were measured";
 

@@ -14,10 +14,10 @@ Experiment amdahl_experiment(), attention_experiment(), batch_scaling_experiment
     data_parallel_experiment(), ddp_amp_experiment(), ddp_ladder_experiment(), delay_experiment(),
     dp_vs_ddp_experiment(), hybrid_experiment(), imbalance_experiment(), io_delay_experiment(),
     local_sgd_experiment(), matmul_experiment(), memory_experiment(), model_parallel_experiment(),
-    monitor_experiment(), network_experiment(), no_sync_experiment(), pipeline_experiment(), precision_experiment(),
-    profile_experiment(), pytorch_experiment(), reproducibility_experiment(), rounding_experiment(),
-    sharding_experiment(), strong_scaling_experiment(), two_splits_experiment(),
-    warmup_experiment();
+    monitor_experiment(), network_experiment(), no_sync_experiment(), pipeline_experiment(),
+    precision_experiment(), profile_experiment(), pytorch_experiment(),
+    reproducibility_experiment(), rounding_experiment(), sharding_experiment(),
+    strong_scaling_experiment(), two_splits_experiment(), warmup_experiment();
 
 std::span<const Experiment> experiments() {
   static const std::vector<Experiment> all = {
@@ -27,10 +27,11 @@ std::span<const Experiment> experiments() {
       model_parallel_experiment(),  strong_scaling_experiment(), comm_vs_compute_experiment(),
       dp_vs_ddp_experiment(),       delay_experiment(),          batch_scaling_experiment(),
       imbalance_experiment(),       ddp_ladder_experiment(),     no_sync_experiment(),
-      sharding_experiment(),        local_sgd_experiment(),      network_experiment(),      pipeline_experiment(),
-      hybrid_experiment(),          memory_experiment(),         precision_experiment(),
-      rounding_experiment(),        ddp_amp_experiment(),        matmul_experiment(),
-      attention_experiment(),       bit_flips_experiment(),      pytorch_experiment()};
+      sharding_experiment(),        local_sgd_experiment(),      network_experiment(),
+      pipeline_experiment(),        hybrid_experiment(),         memory_experiment(),
+      precision_experiment(),       rounding_experiment(),       ddp_amp_experiment(),
+      matmul_experiment(),          attention_experiment(),      bit_flips_experiment(),
+      pytorch_experiment()};
   return all;
 }
 

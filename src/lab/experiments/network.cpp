@@ -1,5 +1,5 @@
-// What a slow network costs, and what sends less over it: ways to train on several ranks, each beside
-// its prediction from rates that were measured over the same network.
+// What a slow network costs, and what sends less over it: ways to train on several ranks, each
+// beside its prediction from rates that were measured over the same network.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -973,7 +973,8 @@ MachineCard median_card(std::vector<MachineCard> passes) {
 
 MachineCard measure_card(const CardRequest& request) {
   std::vector<MachineCard> passes;
-  for (int i = 0; i < passes_of(request.quick); ++i) passes.push_back(measure_once(request));
+  for (int i = 0; i < passes_of(request.quick, request.on_gpu); ++i)
+    passes.push_back(measure_once(request));
   return median_card(std::move(passes));
 }
 

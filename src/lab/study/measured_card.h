@@ -47,9 +47,10 @@ struct CardRequest {
 /// Throws Error as run_workload() does.
 MachineCard measure_once(const CardRequest& request);
 
-/// How often a machine is measured: its memory is shared with others, so its rates drift.
-constexpr int passes_of(bool quick) {
-  return quick ? 1 : 3;
+/// How often a machine is measured. A virtual one shares its memory with others: for tens of
+/// seconds an update may take half as long again.
+constexpr int passes_of(bool quick, bool on_gpu) {
+  return quick ? 1 : on_gpu ? 3 : 5;
 }
 
 /// The card with the medians of these passes of measure_once(), one or more: of those that nothing
