@@ -175,14 +175,25 @@ std::string planned_text(const StudyPlan& plan) {
                      plan.starts == 1 ? "is" : "are");
 }
 
+constexpr double kPassSeconds = 60;  // of measure_once(), about
+
+/// How often the machine is measured for a study: its rates drift while a long one runs.
+int passes_for(const StudyPlan& plan, const CardRequest& request) {
+  const int all = passes_of(request.quick, request.on_gpu);
+  return plan.seconds < all * kPassSeconds ? std::min(all, 3) : all;
+}
+
 /// What is going to be measured, and who disturbs it.
-void announce(const StudyPlan& plan, bool waits) {
+void announce(const StudyPlan& plan, int passes, bool waits) {
   if (plan.starts == 0) return;
+  const double seconds = plan.seconds + passes * kPassSeconds;
   const std::string time = plan.seconds == 0 ? ""
-                           : plan.seconds < 50
-                               ? fmt::format(", about {:.0f} s", 10 * std::ceil(plan.seconds / 10))
-                               : fmt::format(", about {:.0f} min", std::ceil(plan.seconds / 60));
-  print_note("mlp_lab", planned_text(plan) + time);
+                           : seconds < 50
+                               ? fmt::format(", about {:.0f} s", 10 * std::ceil(seconds / 10))
+                               : fmt::format(", about {:.0f} min", std::ceil(seconds / 60));
+  const std::string rates =
+      passes > 0 ? fmt::format(", and the machine's rates {}", counted(passes, "more time")) : "";
+  print_note("mlp_lab", planned_text(plan) + rates + time);
   const CoreUsers others = watch_core_users(std::chrono::seconds(1));
   if (!others.disturb() || waits) return;
   print_note("mlp_lab",
@@ -258,12 +269,15 @@ Report measured_report(const StudyOptions& options,
   }
   if (measures) study.choose_width(programs, show_progress);
   require_memory(study, requested, options.memory);  // of the model that was chosen
-  announce(study.plan_of(requested, options.wait_quiet), options.wait_quiet);
-  const int passes = options.card.empty() ? passes_of(request.quick, request.on_gpu) : 0;
+  const StudyPlan starts = study.plan_of(requested, options.wait_quiet);
+  const auto measured_passes = [&] { return static_cast<int>(study.passes().size()); };
+  const bool is_own = options.card.empty() && measured_passes() > 0;
+  const int passes = is_own ? std::max(measured_passes(), passes_for(starts, request)) : 0;
+  announce(starts, is_own ? passes - measured_passes() : 0, options.wait_quiet);
   study.run(requested, programs, show_progress, options.wait_quiet, [&](int round, int rounds) {
     // Spread evenly over the rounds, because the machine's rates drift.
-    const auto measured = static_cast<int>(study.passes().size());
-    if (measured > 0 && measured < passes && measured * rounds <= round * passes) {
+    const int measured = measured_passes();
+    if (measured < passes && measured * rounds <= round * passes) {
       study.keep_pass(measure_once(request));
     }
   });

@@ -86,13 +86,12 @@ class Study {
   /// Makes every missing start, in rounds of one start of every case of all experiments, so that
   /// they share what the machine does meanwhile, and in an order that alternates cases: A B B A; of
   /// an experiment that lacks some, and of any if it `waits`, also those that were disturbed. A
-  /// start disturbed by
-  /// other programs is repeated up to twice, after they are quiet if `waits`. Once they have
-  /// disturbed several in a row, no start is repeated until one is undisturbed again, and an
-  /// experiment ends after two rounds if no case takes kLargeEffect times as long as another.
-  /// Calls `on_round` before each round, with its number and that of all rounds.
-  /// Blocks for a long time. Throws Error with the run's message and code if a run fails; kTryAgain
-  /// if stopped.
+  /// start disturbed by other programs is repeated up to twice, after they are quiet if `waits`.
+  /// Once they have disturbed several in a row, no start is repeated until one is undisturbed
+  /// again, and an experiment ends after two rounds if no case takes kLargeEffect times as long as
+  /// another. Calls `on_round` before each round, with its number and that of all rounds. Blocks
+  /// for a long time. Throws Error with the run's message and code if a run fails; kTryAgain if
+  /// stopped.
   void run(
       const std::vector<const Experiment*>& requested, const Programs& programs,
       const std::function<void(const StudyProgress&)>& on_progress, bool waits = false,
