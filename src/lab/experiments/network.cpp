@@ -63,7 +63,7 @@ Findings network_findings(const Results& results) {
               "sends",
               "time",
               {"simulated", predicted_text},
-              speed_against("one-rank", "speed against one rank"),
+              speed_against("ddp", "speed against ddp"),
               "communication"})
       .phases();
 }

@@ -1,11 +1,13 @@
 #include "lab/study/measured_card.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <sys/utsname.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -721,6 +723,8 @@ MachineLoad measure_rank(const MeasuringRank& rank, bool quick) {
 
 constexpr int kMaxMeasuredRanks = 16;
 constexpr std::int64_t kMaxRatesBytes = std::int64_t{16} << 20;
+constexpr const char* kCpuSeconds = "cpu_s";  // of all ranks together
+constexpr double kMaxCpuSeconds = 1e9;
 
 /// One device with all cores, and ranks with one core each; on GPUs, only ranks.
 std::vector<MachineLoad> loads_of(const CardRequest& request) {
@@ -759,7 +763,6 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   if (is_alone) command.emplace_back("--alone");
   const CoreWatch watch;
   const ChildResult child = run_child(command, mpi_environment());
-  const double others_share = watch.others_share(child.cpu_s);
   if (child.exit_code != 0) {
     fail(ExitCode::kTryAgain,
          {"rates of this machine", counted(load.ranks, "rank"),
@@ -769,8 +772,10 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   const JsonDocument measured(file, kMaxRatesBytes, "rates of this machine",
                               "run the same command again");
   read_measured(measured.root(), load);
+  // Ranks in namespaces of their own are no children of this process.
+  const double ranks_s = measured.root().at(kCpuSeconds).number(0, kMaxCpuSeconds);
   measured.require_known();
-  return others_share;
+  return watch.others_share(std::max(child.cpu_s, ranks_s));
 }
 
 /// A model with almost no work, so that only launches and the host's time remain.
@@ -980,7 +985,10 @@ MachineCard measure_card(const CardRequest& request) {
 
 void write_rank_rates(const MeasuringRank& rank, bool quick, const std::filesystem::path& file) {
   const MachineLoad measured = measure_rank(rank, quick);
-  if (rank.ranks.rank() == 0) replace_file(file, measured_json(measured) + "\n");
+  const double cpu_s = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  auto all = nlohmann::json::parse(measured_json(measured));
+  all[kCpuSeconds] = mean_of_ranks(rank.ranks, cpu_s) * rank.ranks.size();
+  if (rank.ranks.rank() == 0) replace_file(file, all.dump() + "\n");
 }
 
 }  // namespace barestep
