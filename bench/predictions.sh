@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench/predictions.sh [--quick]: how exact predictions are. Runs experiments of mlp_lab in three sizes of which no
 # product was measured for the card: no rate is of these widths, nor of most of these batches. Keeps the errors by
-# scheme, the ten worst and every case in bench/results/<machine>/predictions.txt. Takes about half an hour
+# scheme, the ten worst and every case in bench/results/<machine>/predictions.txt. Takes 40 minutes
 # on two cores, on a machine that does nothing else; one that was stopped goes on where it stopped. --quick takes
 # a tenth of it, for a look, and keeps nothing.
 set -euo pipefail

@@ -611,6 +611,26 @@ TEST(SharedState, IsJudgedByLossesAndFormulas) {
   EXPECT_THAT(facts("sharding", 1), HasSubstr("its link carries 1 times the gradients each way"));
 }
 
+TEST(Network, HasWhatIsSentAndSimulatedBesideEachStep) {
+  const Experiment& network = experiment_of("network");
+  Results results = made_up(network, made_up_setting(), plain_step);
+  const auto column = [&](const std::string& title) {
+    const FindingTable table = network.findings(results).tables.front();
+    const auto place = std::ranges::find(table.columns, title) - table.columns.begin();
+    std::vector<std::string> cells;
+    for (const auto& row : table.rows) cells.push_back(row.at(static_cast<std::size_t>(place)));
+    return cells;
+  };
+  EXPECT_THAT(column("simulated"), testing::Each(kNotSimulated));
+  results.predictions = {SimulatedStep{.step_s = 0.1}, SimulatedStep{.step_s = 0.2}, {}, {}, {}};
+  EXPECT_EQ(column("simulated").at(1), "200 ms");
+  EXPECT_EQ(column("simulated").at(2), kNotSimulated);
+  EXPECT_EQ(column("a rank sends").front(), "0 B");
+  const Workload ddp = results.at("ddp").workload(), rare = results.at("every-8").workload();
+  EXPECT_NEAR(static_cast<double>(mean_sent_bytes(rare)),
+              static_cast<double>(mean_sent_bytes(ddp)) / 8, 64);
+}
+
 TEST(TooFewStarts, AreSaidWhereNoRoundsCouldDecide) {
   const std::string of_4 = "too few starts to say among 4 comparisons; 9 are needed";
   for (const double faster : {1.44, 1 / 1.44}) {
