@@ -112,7 +112,7 @@ TEST(OwnProduct, HasTheBitsOfTheChainAroundAllSizesOfVectorsGroupsAndPanels) {
         ProductShape{5, 15, 7}, ProductShape{7, 17, 16}, ProductShape{12, 31, 17},
         ProductShape{13, 64, 33}, ProductShape{65, 63, 2}, ProductShape{95, 65, 31},
         ProductShape{97, 129, 64}, ProductShape{1, 300, 129}, ProductShape{300, 1, 127},
-        ProductShape{2, 5, 1030}, ProductShape{64, 20, 513}}) {
+        ProductShape{2, 5, 1030}, ProductShape{64, 20, 513}, ProductShape{50, 20, 1100}}) {
     expect_chains(s, products, {&one, &three});
   }
 }

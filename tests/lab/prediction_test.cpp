@@ -260,6 +260,23 @@ TEST(Reaches, CountTheBytesFromOneUseToTheNext) {
   EXPECT_THAT(bytes, ElementsAre(2, 6, 6, 2, 6));
 }
 
+// A layer's weights take 16 KiB. A forward pass follows the update, which has gone through those of
+// all layers, the first one's last.
+TEST(Reaches, TellNarrowLayersApart) {
+  Workload workload = made_up_workload(64, 40);
+  workload.config.data.batch_size = 1;
+  workload.config.training.update = Update::kSeparate;
+  const WorkloadPrograms programs(workload);
+  const std::vector<Reach> reaches = reaches_of(programs.step());
+  double sum = 0;
+  for (NodeId id = 0; id < programs.step().size(); ++id) {
+    const Node& node = programs.step().node(id);
+    if (node.phase != Phase::kForward || op_if<Gemm>(node.op) == nullptr) continue;
+    sum += at(reaches, id).bytes;
+  }
+  EXPECT_GT(sum / 40, 40 * 4.0 * 64 * 65);
+}
+
 /// The mean reach of a stage's products of this kind in one pass.
 double reach_of_products(std::int64_t micro_batches, bool first) {
   Workload workload = made_up_workload(1024, 4, SchemeKind::kDdp, 2);
@@ -287,7 +304,8 @@ double reach_of_products(std::int64_t micro_batches, bool first) {
 // both after 8. The first micro-batch follows the update, which goes through 32 MiB, the last
 // layer's first: 10 MiB in the mean of the first layer, 30 of the second.
 TEST(Reaches, OfAStageAreItsLayersBetweenMicroBatches) {
-  constexpr double kActivations = 0.5 * kReachMiB;  // two of the whole batch
+  // Of the whole batch: of two layers, and their gradients.
+  constexpr double kActivations = 4 * 0.25 * kReachMiB;
   EXPECT_NEAR(reach_of_products(8, false), (8 + 6 * 16) / 7.0 * kReachMiB, kActivations);
   EXPECT_NEAR(reach_of_products(8, true), 20 * kReachMiB, kActivations);
   EXPECT_NEAR(reach_of_products(1, true), 20 * kReachMiB, kActivations);
@@ -415,11 +433,33 @@ TEST(MeasuredMachines, PredictTheMeanOfARoundOfLocalSgd) {
     EXPECT_NEAR(sum_s, step.step_s, 1e-9);
     return step.step_s;
   };
-  // Every second step averages 8 MiB of weights, or every eighth.
-  const double averaged_s = 8e-3;
+  // Every second step averages 8 MiB of weights, or every eighth. The host takes 1 ms more where
+  // ranks exchange.
+  const double averaged_s = 8e-3 + 1e-3;
   EXPECT_NEAR(step_s(2) - step_s(8), averaged_s * (1.0 / 2 - 1.0 / 8), 1e-4);
   EXPECT_NEAR(step_s(4) - step_s(8), averaged_s * (1.0 / 4 - 1.0 / 8), 1e-4);
   EXPECT_NEAR(step_s(8), step_s(1) - averaged_s * (1 - 1.0 / 8), 1e-4);
+}
+
+// Updates of ranks that are not in step meet as often as a rank updates.
+TEST(MeasuredMachines, HaveUpdatesOfLocalSgdMeetByChance) {
+  Workload workload = made_up_workload(1024, 2, SchemeKind::kDdp, 2);
+  workload.config.device.threads = 1;
+  workload.config.training.update = Update::kSeparate;
+  workload.config.parallel.sync_every = 1'000'000;
+  const auto step_of = [&](double alone, double together) {
+    MachineCard card = two_cores();
+    for (MachineLoad& load : card.loads) {
+      load.rates.push_back({"adam", 1, 1, load.ranks == 1 ? alone : together});
+    }
+    return predicted_run(workload, card);
+  };
+  const SimulatedStep alone = step_of(10e9, 10e9), together = step_of(5e9, 5e9);
+  const double share =
+      together.account[Part::kOptimizer] / (together.step_s - together.account[Part::kHost]);
+  EXPECT_GT(share, 0.2);
+  const SimulatedStep met = step_of(10e9, 5e9);
+  EXPECT_NEAR(met.step_s, alone.step_s + share * (together.step_s - alone.step_s), 1e-6);
 }
 
 // The only difference between micro-batches of a pipeline and an accumulated step is how far their

@@ -10,6 +10,10 @@ namespace {
 /// The numbers that a task packs: some microseconds.
 constexpr std::int64_t kNumbers = 16384;
 
+/// Groups of a task: enough that runs of memory are read, and not so many that what is written
+/// falls out of the first-level cache, where a deep group is a multiple of a page from the next.
+constexpr std::int64_t kLeastTogether = 8;
+
 }  // namespace
 
 void pack_panel(const VectorKernels& kernels, const OperandSide& side, std::int64_t first,
@@ -33,18 +37,23 @@ void pack_panels(const VectorKernels& kernels, const OperandSide& side, float* t
 
 void pack_groups(const OperandSide& side, float* to, ThreadPool& pool) {
   const std::int64_t whole = side.extent / kGroupRows, rest = side.extent % kGroupRows;
-  const std::int64_t each =
-      std::max<std::int64_t>(1, kNumbers / kGroupRows / std::max<std::int64_t>(1, side.depth));
-  pool.run(slices_of(slices_of(side.extent, kGroupRows), each), [&](std::int64_t task, int) {
-    for (std::int64_t k = 0; k < side.depth; ++k) {
+  const std::int64_t together =
+      std::max(kLeastTogether, kNumbers / kGroupRows / std::max<std::int64_t>(1, side.depth));
+  const std::int64_t depth = kNumbers / (kGroupRows * together);
+  const std::int64_t parts = std::max<std::int64_t>(1, slices_of(side.depth, depth));
+  const std::int64_t across = slices_of(slices_of(side.extent, kGroupRows), together);
+  pool.run(across * parts, [&](std::int64_t task, int) {
+    const std::int64_t first = task / parts * together, end = first + together;
+    const std::int64_t begin = task % parts * depth;
+    for (std::int64_t k = begin; k < std::min(side.depth, begin + depth); ++k) {
       const float* const row = side.values + k * side.depth_step;
       const auto group = [&](std::int64_t number) {
         return to + (number * side.depth + k) * kGroupRows;
       };
-      for (std::int64_t i = task * each; i < std::min(whole, (task + 1) * each); ++i) {
+      for (std::int64_t i = first; i < std::min(whole, end); ++i) {
         std::copy_n(row + i * kGroupRows, kGroupRows, group(i));
       }
-      if (rest == 0 || whole >= (task + 1) * each) continue;
+      if (rest == 0 || whole >= end) continue;
       std::fill_n(std::copy_n(row + whole * kGroupRows, rest, group(whole)), kGroupRows - rest,
                   0.0F);
     }

@@ -31,6 +31,10 @@ constexpr std::int64_t kDepthOfStrip = 128;
 /// The rows of memory that are read together where columns are not packed.
 constexpr std::int64_t kDepthInPlace = 16;
 
+/// The depth that is packed at once where both sides are: packs of more would leave the caches
+/// before they are used.
+constexpr std::int64_t kPackedDepth = 512;
+
 /// Below this many multiply-adds, waking threads takes longer than it saves.
 constexpr std::int64_t kMinSharedWork = std::int64_t{1} << 18;
 
@@ -66,6 +70,22 @@ bool packs_columns(const Roles& roles) {
   return packs_rows(roles) || roles.columns.extent <= roles.rows.extent;
 }
 
+/// Of the depth, only the numbers from `first` on.
+Roles in_depth(const Roles& roles, std::int64_t first, std::int64_t depth) {
+  const auto in_side = [=](const OperandSide& side) -> OperandSide {
+    return {side.values + first * side.depth_step, side.extent, depth, side.step, side.depth_step};
+  };
+  return {in_side(roles.rows), in_side(roles.columns), roles.is_transposed};
+}
+
+/// The numbers of the depth that are packed at once. A sum goes on where it stopped, in the same
+/// order.
+std::int64_t packed_depth(const Gemm& op, const Roles& roles) {
+  const std::int64_t all = roles.rows.depth;
+  const bool goes_on = is_sum(op) && !roles.is_transposed && packs_rows(roles);
+  return goes_on ? std::min(all, kPackedDepth) : all;
+}
+
 /// Packing columns that are next to each other would take longer than multiplying them by a single
 /// group of rows, or by a few where they stay in the second-level cache.
 bool reads_in_place(const Gemm& op, const Roles& roles) {
@@ -88,7 +108,8 @@ class OwnProduct final : public Product {
   [[nodiscard]] std::string_view name() const override { return name_; }
 
   void prepare(const Gemm& op, const ThreadPool& /*pool*/) override {
-    const Roles roles = roles_of(operands(op, nullptr, nullptr));
+    const Roles all = roles_of(operands(op, nullptr, nullptr));
+    const Roles roles = in_depth(all, 0, packed_depth(op, all));
     packs_.reserve(size_of_rows(roles) + size_of_columns(roles));
   }
 
@@ -107,12 +128,25 @@ class OwnProduct final : public Product {
     const Roles roles = roles_of(operands(op, addresses.at(op.a), addresses.at(op.b)));
     if (reads_in_place(op, roles)) return multiply_in_place(roles, addresses.at(op.c), pool);
     const Packs::Taken taken = packs_.take();
+    const std::int64_t depth = packed_depth(op, roles);
+    std::int64_t k = 0;
+    do {
+      const Roles part = in_depth(roles, k, std::min(depth, roles.rows.depth - k));
+      run_part(op, addresses, part, taken.floats(), k > 0, pool);
+      k += depth;
+    } while (k < roles.rows.depth);
+  }
+
+ private:
+  /// c = or += its product, of which `packs` holds what is packed.
+  void run_part(const Gemm& op, const Addresses& addresses, const Roles& roles, float* packs,
+                bool adds, ThreadPool& pool) const {
     Rows rows = rows_in_place(roles.rows);
     if (packs_rows(roles)) {
-      rows = {taken.floats(), 1, kGroupRows, kGroupRows * roles.rows.depth};
-      pack_groups(roles.rows, taken.floats(), pool);
+      rows = {packs, 1, kGroupRows, kGroupRows * roles.rows.depth};
+      pack_groups(roles.rows, packs, pool);
     }
-    float* const panels = packs_columns(roles) ? taken.floats() + size_of_rows(roles) : nullptr;
+    float* const panels = packs_columns(roles) ? packs + size_of_rows(roles) : nullptr;
     if (panels != nullptr) pack_panels(kernels_, roles.columns, panels, pool);
 
     const std::int64_t groups = slices_of(roles.rows.extent, kGroupRows);
@@ -123,7 +157,7 @@ class OwnProduct final : public Product {
       const std::int64_t first = chunk * groups / chunks * kGroupRows;
       const std::int64_t end =
           std::min(roles.rows.extent, (chunk + 1) * groups / chunks * kGroupRows);
-      run_task(op, addresses, roles, rows, panels, first, end - first, i % across * strip_);
+      run_task(op, addresses, roles, rows, panels, first, end - first, i % across * strip_, adds);
     };
     if (op.c.size() * roles.rows.depth < kMinSharedWork) {
       for (std::int64_t i = 0; i < chunks * across; ++i) task(i, 0);
@@ -132,7 +166,6 @@ class OwnProduct final : public Product {
     }
   }
 
- private:
   /// Rows as the kernel reads them: number k of row i is at values[i * row + k * col].
   struct Rows {
     const float* values;
@@ -200,7 +233,7 @@ class OwnProduct final : public Product {
   /// c = or += rows times a panel that is packed already.
   void multiply_panel(const Rows& rows, std::int64_t first, std::int64_t count,
                       const OperandSide& columns, const float* panels, std::int64_t col, float* c,
-                      std::int64_t row_c) const {
+                      std::int64_t row_c, bool adds) const {
     const std::int64_t width = kernels_.panel;
     const std::int64_t depth = kPartOfPanel / width;
     const bool is_in_place = rows.col == 1;
@@ -209,10 +242,10 @@ class OwnProduct final : public Product {
     do {
       const std::int64_t depth_here = std::min(depth, columns.depth - k);
       for (std::int64_t row = 0; row < count; row += together) {
-        ChainProduct product =
-            chain(rows, first + row, std::min(together, count - row),
-                  std::min(width, columns.extent - col), k, depth_here,
-                  panels + (col * columns.depth + k * width), c + row * row_c, row_c, k > 0);
+        ChainProduct product = chain(rows, first + row, std::min(together, count - row),
+                                     std::min(width, columns.extent - col), k, depth_here,
+                                     panels + (col * columns.depth + k * width), c + row * row_c,
+                                     row_c, adds || k > 0);
         if (is_in_place) fetch_rows(rows, product);
         kernels_.multiply(product);
       }
@@ -333,23 +366,23 @@ class OwnProduct final : public Product {
 
   void multiply_task(const Rows& rows, std::int64_t first, std::int64_t count,
                      const OperandSide& columns, const float* panels, std::int64_t col, float* c,
-                     std::int64_t row_c) const {
-    if (panels == nullptr) return multiply_strip(rows, first, count, columns, col, c, row_c, false);
+                     std::int64_t row_c, bool adds) const {
+    if (panels == nullptr) return multiply_strip(rows, first, count, columns, col, c, row_c, adds);
     for (std::int64_t at = col; at < std::min(col + strip_, columns.extent); at += kernels_.panel) {
-      multiply_panel(rows, first, count, columns, panels, at, c + (at - col), row_c);
+      multiply_panel(rows, first, count, columns, panels, at, c + (at - col), row_c, adds);
     }
   }
 
   void run_task(const Gemm& op, const Addresses& addresses, const Roles& roles, const Rows& rows,
-                const float* panels, std::int64_t first, std::int64_t count,
-                std::int64_t col) const noexcept {
+                const float* panels, std::int64_t first, std::int64_t count, std::int64_t col,
+                bool adds) const noexcept {
     const std::int64_t cols = std::min(strip_, roles.columns.extent - col);
     if (is_sum(op) && !roles.is_transposed) {
       float* const c = addresses.at(op.c) + first * op.c.cols + col;
-      return multiply_task(rows, first, count, roles.columns, panels, col, c, op.c.cols);
+      return multiply_task(rows, first, count, roles.columns, panels, col, c, op.c.cols, adds);
     }
     alignas(64) float sums[kRowsOfTask * kMaxStrip];
-    multiply_task(rows, first, count, roles.columns, panels, col, sums, cols);
+    multiply_task(rows, first, count, roles.columns, panels, col, sums, cols, adds);
     if (!roles.is_transposed) {
       return finish_tile(op, addresses, {first, count, col, cols}, sums, cols);
     }

@@ -9,8 +9,12 @@
 namespace barestep {
 namespace {
 
-/// A piece of a buffer, of which the last use is kept.
-constexpr std::int64_t kTouchedPiece = std::int64_t{64} << 10;
+/// Bytes of the pieces of a buffer, whose last uses are kept: small enough to tell narrow layers
+/// apart, and few in a large buffer.
+std::int64_t piece_bytes(const Buffer& buffer) {
+  constexpr std::int64_t kLeast = 1 << 10, kMostPieces = 1 << 14;
+  return std::max(kLeast, buffer.bytes / kMostPieces);
+}
 
 struct TouchedBytes {
   BufferId buffer = kNoBuffer;
@@ -89,11 +93,12 @@ class ReachWalk {
   template <class Function>
   void for_pieces(const TouchedBytes& range, const Function& function) {
     std::vector<double>& pieces = at(used_at_, range.buffer);
-    const std::int64_t last = (range.end + kTouchedPiece - 1) / kTouchedPiece;
+    const std::int64_t bytes = piece_bytes(program_.buffers()[range.buffer]);
+    const std::int64_t last = (range.end + bytes - 1) / bytes;
     if (std::ssize(pieces) < last) pieces.resize(static_cast<std::size_t>(last), kNever);
-    for (std::int64_t piece = range.begin / kTouchedPiece; piece < last; ++piece) {
-      const std::int64_t begin = std::max(range.begin, piece * kTouchedPiece);
-      const std::int64_t end = std::min(range.end, (piece + 1) * kTouchedPiece);
+    for (std::int64_t piece = range.begin / bytes; piece < last; ++piece) {
+      const std::int64_t begin = std::max(range.begin, piece * bytes);
+      const std::int64_t end = std::min(range.end, (piece + 1) * bytes);
       if (begin >= end) continue;
       function(at(pieces, piece), static_cast<double>(end - begin),
                static_cast<double>(begin - range.begin) / range.size());

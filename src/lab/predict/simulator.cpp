@@ -580,8 +580,8 @@ void wait_for_pauses(const Run& workload, StepAccount& account) {
 
 /// The steps of these ranks, or of local SGD those without an average.
 std::vector<SimulatedStep> simulated_ranks(const Run& workload, const MachineCard& card,
-                                           const RankPrograms& programs, bool are_local) {
-  const NodeSetting run = setting_of(workload, card);
+                                           const RankPrograms& programs, bool are_local,
+                                           const NodeSetting& run) {
   const std::span<const int> ranks = programs.ranks();
   std::vector<RankProgram> all;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -604,15 +604,36 @@ std::vector<SimulatedStep> simulated_ranks(const Run& workload, const MachineCar
   return simulate(all, seconds, sharing_of(workload, card, ranks.size()));
 }
 
-/// The mean of a step and `more` others.
-void add_others(SimulatedStep& step, const SimulatedStep& other, double more) {
-  const auto add = [more](double& mean, double figure) {
-    mean = (mean + more * figure) / (more + 1);
-  };
+/// The mean of steps of which this share are as `other`.
+void mix(SimulatedStep& step, const SimulatedStep& other, double share) {
+  const auto add = [share](double& mean, double figure) { mean += share * (figure - mean); };
   add(step.step_s, other.step_s);
   add(step.account.wall_s, other.account.wall_s);
   add(step.account.hidden_communication_s, other.account.hidden_communication_s);
   for (const Part part : kValuesOf<Part>) add(step.account[part], other.account[part]);
+}
+
+/// Steps without an average. Their ranks are not in step: another one updates at the same time by
+/// chance, as often as it updates at all.
+std::vector<SimulatedStep> local_ranks(const Run& workload, const MachineCard& card,
+                                       const RankPrograms& programs) {
+  NodeSetting run = setting_of(workload, card);
+  const auto together = simulated_ranks(workload, card, programs, true, run);
+  run.updates_alone = true;
+  auto steps = simulated_ranks(workload, card, programs, true, run);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const SimulatedStep& other = together[i];
+    mix(steps[i], other, other.account[Part::kOptimizer] / other.step_s);
+  }
+  return steps;
+}
+
+/// Of a step; of local SGD the mean, where steps without an average are those of a rank alone.
+double host_s(const Run& workload, const MachineCard& card) {
+  const MachineLoad* load = load_of(workload, card);
+  if (load == nullptr) return card.host_s;
+  const double local_s = card.load_of(1, load->threads)->host_s;
+  return local_s + (load->host_s - local_s) / number_of(workload.config.parallel.sync_every);
 }
 
 SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
@@ -629,7 +650,7 @@ SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
   const bool is_slow = injected.slow_rank && injected.slow_rank->rank == ranks.front();
   if (is_slow || injected.jitter_ms > 0) wait_for_pauses(workload, step.account);
   const MachineLoad* load = load_of(workload, card);
-  step.account[Part::kHost] = load == nullptr ? card.host_s : load->host_s;
+  step.account[Part::kHost] = host_s(workload, card);
   if (load != nullptr) {
     // The host sleeps until the step ends, and lanes until the host queues the next one.
     step.account[Part::kIdle] += 2 * load->wake_s;
@@ -735,13 +756,12 @@ Sharing sharing_of(const Run& workload, const MachineCard& card, std::size_t cou
 
 std::vector<SimulatedStep> predicted_ranks(const Run& workload, const MachineCard& card,
                                            const RankPrograms& programs) {
-  std::vector<SimulatedStep> steps = simulated_ranks(workload, card, programs, false);
-  const std::int64_t every = workload.config.parallel.sync_every;
+  const NodeSetting run = setting_of(workload, card);
+  std::vector<SimulatedStep> steps = simulated_ranks(workload, card, programs, false, run);
+  const double every = number_of(workload.config.parallel.sync_every);
   if (every == 1) return steps;
-  const auto local = simulated_ranks(workload, card, programs, true);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    add_others(steps[i], local[i], static_cast<double>(every - 1));
-  }
+  const auto local = local_ranks(workload, card, programs);
+  for (std::size_t i = 0; i < steps.size(); ++i) mix(steps[i], local[i], (every - 1) / every);
   return steps;
 }
 
