@@ -311,6 +311,19 @@ TEST(Reaches, OfAStageAreItsLayersBetweenMicroBatches) {
   EXPECT_NEAR(reach_of_products(1, true), 20 * kReachMiB, kActivations);
 }
 
+TEST(OpRates, OfProductsThatAddAreTheirOwnUnlessACardHasNone) {
+  Gemm gemm = {
+      .c = {0, 0, 256, 256}, .a = {0, 0, 64, 256}, .b = {0, 0, 64, 256}, .transpose_a = true};
+  const double plain_s = op_s(size_of(gemm), std::vector<OpRate>{{"gemm tn", 64, 256, 2e9}});
+  gemm.beta = 1;
+  std::vector<OpRate> rates = {{"gemm tn", 64, 256, 2e9}};
+  const double flops = 2.0 * 64 * 256 * 256 + 2 * 256 * 256;  // with the additions
+  EXPECT_NEAR(op_s(size_of(gemm), rates), flops / 2e9, 1e-9);
+  EXPECT_NEAR(plain_s, 2.0 * 64 * 256 * 256 / 2e9, 1e-9);
+  rates.push_back({"gemm tn added", 64, 256, 1e9});
+  EXPECT_NEAR(op_s(size_of(gemm), rates), flops / 1e9, 1e-9);
+}
+
 TEST(OpRates, TellProductsApartByTheirOperands) {
   Workload workload = made_up_workload(128, 2);
   workload.config.data.batch_size = 32;

@@ -7,7 +7,7 @@
 # lower it where the figures have fallen by more than a hundred lines or ten files.
 set -euo pipefail
 cd "$1"
-max_lines=86783 max_files=444 max_percent=42
+max_lines=86872 max_files=444 max_percent=42
 failures=0
 
 sources() { find "$@" -regextype posix-extended -regex '.*\.(cpp|h|cu|cuh)'; }

@@ -21,7 +21,7 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
-constexpr std::string_view kWithSums = " with sums", kOfARow = " of a row";
+constexpr std::string_view kWithSums = " with sums", kOfARow = " of a row", kAdded = " added";
 
 /// log y at log x, interpolated between the neighboring points; outside them, the last one's.
 double interpolated(const std::map<double, double>& log_y, double log_x) {
@@ -414,6 +414,7 @@ OpSize size_of(const DeviceOp& op) {
   }
   const auto* const gemm = std::get_if<Gemm>(&op);
   if (gemm != nullptr) name += gemm->transpose_a ? " tn" : gemm->transpose_b ? " nt" : " nn";
+  if (gemm != nullptr && gemm->transpose_a && gemm->beta != 0) name += kAdded;
   // A product that makes a gradient of weights sums over the batch.
   const bool sums_batch =
       std::holds_alternative<LinearAdam>(op) || (gemm != nullptr && gemm->transpose_a);
@@ -436,6 +437,11 @@ double op_s(const OpSize& size, std::span<const OpRate> rates) {
   for (const OpRate& rate : rates) {
     if (rate.op != size.op) continue;
     by_rows[log_of(rate.rows)][log_of(rate.width)][log_of(rate.reach)] = std::log(rate.rate);
+  }
+  if (by_rows.empty() && size.op.ends_with(kAdded)) {  // a card that was measured without them
+    OpSize alone = size;
+    alone.op.resize(size.op.size() - kAdded.size());
+    return op_s(alone, rates);
   }
   if (by_rows.empty() || size.work <= 0) return 0;
   const auto rate_at = [&](double width) {

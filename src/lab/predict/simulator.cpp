@@ -628,12 +628,12 @@ std::vector<SimulatedStep> local_ranks(const Run& workload, const MachineCard& c
   return steps;
 }
 
-/// Of a step; of local SGD the mean, where steps without an average are those of a rank alone.
-double host_s(const Run& workload, const MachineCard& card) {
-  const MachineLoad* load = load_of(workload, card);
-  if (load == nullptr) return card.host_s;
-  const double local_s = card.load_of(1, load->threads)->host_s;
-  return local_s + (load->host_s - local_s) / number_of(workload.config.parallel.sync_every);
+/// A figure of a load by step; of local SGD the mean, where steps without an average are those of a
+/// rank alone.
+double mean_of_round(const Run& workload, const MachineCard& card, double MachineLoad::*figure) {
+  const MachineLoad& load = *load_of(workload, card);
+  const double local = card.load_of(1, load.threads)->*figure;
+  return local + (load.*figure - local) / number_of(workload.config.parallel.sync_every);
 }
 
 SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
@@ -649,12 +649,13 @@ SimulatedStep predicted_as(const Run& workload, const MachineCard& card,
   const InjectedConfig& injected = config.injected;
   const bool is_slow = injected.slow_rank && injected.slow_rank->rank == ranks.front();
   if (is_slow || injected.jitter_ms > 0) wait_for_pauses(workload, step.account);
-  const MachineLoad* load = load_of(workload, card);
-  step.account[Part::kHost] = host_s(workload, card);
-  if (load != nullptr) {
+  step.account[Part::kHost] = card.host_s;
+  if (load_of(workload, card) != nullptr) {
+    step.account[Part::kHost] = mean_of_round(workload, card, &MachineLoad::host_s);
     // The host sleeps until the step ends, and lanes until the host queues the next one.
-    step.account[Part::kIdle] += 2 * load->wake_s;
-    step.step_s += 2 * load->wake_s;
+    const double wakes_s = 2 * mean_of_round(workload, card, &MachineLoad::wake_s);
+    step.account[Part::kIdle] += wakes_s;
+    step.step_s += wakes_s;
   }
   step.step_s += step.account[Part::kHost];
   if (config.data.workers > 0) {

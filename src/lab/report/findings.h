@@ -157,7 +157,7 @@ std::string simulated_percent(double share);
 std::string simulated_factor(double factor);
 /// What is known of that error: the sentence beside them.
 constexpr const char* kSimulationError =
-    "Simulated figures have two digits: times by measured rates were off by 4.4 % in the median of "
+    "Simulated figures have two digits: times by measured rates were off by 4.5 % in the median of "
     "200 runs on two cores; times by data sheets were 12 and 14 % too short on an H200, the only "
     "one compared.";
 

@@ -419,29 +419,43 @@ std::vector<std::int64_t> depths_measured(std::int64_t width, std::int64_t rows,
   return depths;
 }
 
+/// Steps whose ops are timed. Of two micro-steps the second adds to the gradients of weights.
+struct RatedStep {
+  Update update = Update::kSeparate;
+  std::int64_t accumulate = 1;
+
+  /// Whether the rates of this op are those of such steps. An update takes what it takes after the
+  /// products of any batch, of so many rows.
+  [[nodiscard]] bool measures(const DeviceOp& op, std::int64_t rows) const {
+    constexpr std::int64_t kRowsOfUpdate = 64;
+    if (update == Update::kFused) return std::holds_alternative<LinearAdam>(op);
+    const auto* const gemm = std::get_if<Gemm>(&op);
+    if (accumulate > 1) return gemm != nullptr && gemm->transpose_a && gemm->beta != 0;
+    return gemm != nullptr ||
+           (rows == kRowsOfUpdate && std::holds_alternative<OptimizerUpdate>(op));
+  }
+};
+
 /// Products, and updates of layers with them and after them.
 void measure_step(std::int64_t width, std::int64_t depth, std::int64_t rows, Device& device,
                   RankBench& bench, std::vector<OpRate>& rates) {
-  // An update takes what it takes after the products of any batch, of so many rows.
-  constexpr std::int64_t kRowsOfUpdate = 64;
-  for (const Update update : {Update::kSeparate, Update::kFused}) {
+  // Enough for what adding takes: from one size to the next it changes little.
+  constexpr std::array<std::int64_t, 4> kAddedRows = {1, 8, 64, 512};
+  for (const RatedStep& of :
+       {RatedStep{}, RatedStep{.update = Update::kFused}, RatedStep{.accumulate = 2}}) {
     Run run{.on_gpu = device.kind() == DeviceKind::kCuda};
     run.config.parallel.scheme = SchemeKind::kSingle;
     run.config.model.dim = width;
     run.config.model.depth = depth;
     run.config.data.batch_size = rows;
-    run.config.training.update = update;
+    run.config.training.update = of.update;
+    run.config.training.accumulate = of.accumulate;
     run.config.device.device = run.on_gpu ? "cuda" : "cpu";
+    if (of.accumulate > 1 && std::ranges::find(kAddedRows, rows) == kAddedRows.end()) continue;
     TimedStep step(device, bench.stream(), run);
     if (step.bytes() > 4 * bench.numbers()) continue;
     bench.repeat([&] { step.run(); });
-    step.add_rates(
-        [&](const DeviceOp& op) {
-          if (update == Update::kFused) return std::holds_alternative<LinearAdam>(op);
-          return std::holds_alternative<Gemm>(op) ||
-                 (rows == kRowsOfUpdate && std::holds_alternative<OptimizerUpdate>(op));
-        },
-        bench.ranks(), rates);
+    step.add_rates([&](const DeviceOp& op) { return of.measures(op, rows); }, bench.ranks(), rates);
   }
 }
 
