@@ -18,10 +18,6 @@ export OMPI_MCA_ess_base_forward_signals=SIGXCPU
 # Reading another process's memory needs a capability that containers lack.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 
-# Over TCP a rank sends up to 1 MiB without asking first. The answer to such a question would wait behind what is
-# being sent, so that both directions of an exchange would take turns.
-export OMPI_MCA_btl_tcp_eager_limit=1048576
-
 # A job searches for Omni-Path and similar adapters through libraries that take a fifth of a second
 # to find none. This is turned off if the kernel lists no such adapter.
 if [ -z "$(find /sys/class/infiniband /sys/class/cxi -mindepth 1 2>/dev/null)" ]; then

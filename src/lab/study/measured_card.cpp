@@ -424,8 +424,7 @@ struct RatedStep {
   Update update = Update::kSeparate;
   std::int64_t accumulate = 1;
 
-  /// Whether the rates of this op are those of such steps. An update takes what it takes after the
-  /// products of any batch, of so many rows.
+  /// Whether the rates of this op are those of such steps: of an update, after any batch.
   [[nodiscard]] bool measures(const DeviceOp& op, std::int64_t rows) const {
     constexpr std::int64_t kRowsOfUpdate = 64;
     if (update == Update::kFused) return std::holds_alternative<LinearAdam>(op);

@@ -92,8 +92,7 @@ const std::vector<std::string>& mpi_environment() {
                                     "OMPI_MCA_mpi_yield_when_idle=1",
                                     "OMPI_MCA_hwloc_base_binding_policy=none",
                                     "OMPI_MCA_ess_base_forward_signals=SIGXCPU",
-                                    "OMPI_MCA_btl_vader_single_copy_mechanism=none",
-                                    "OMPI_MCA_btl_tcp_eager_limit=1048576"};
+                                    "OMPI_MCA_btl_vader_single_copy_mechanism=none"};
     if (!has_fabric() && std::getenv("OMPI_MCA_mtl") == nullptr) {
       all.emplace_back("OMPI_MCA_mtl=^psm,psm2,ofi");
     }

@@ -105,6 +105,8 @@ class Mpi {
     // A process that no launcher started needs no daemon; Open MPI would start one, if ssh is
     // there.
     ::setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    // With less, both directions of an exchange over TCP take turns (docs/launching.md).
+    ::setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);
     int provided = MPI_THREAD_SINGLE;
     must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
