@@ -13,7 +13,7 @@ trap '"$hosts" down' EXIT
 for rate in 100mbit 1gbit 10gbit; do
   "$hosts" up 2 --rate $rate
   "$hosts" with "$build/mlp_lab" run network --device cpu ${1-} \
-    --dim 256 --depth 4 --steps 32 --warmup 8 --starts 6 --output "$build/network${1-}-$rate"
+    --dim 256 --depth 4 --steps 24 --warmup 8 --starts 6 --output "$build/network${1-}-$rate"
   "$hosts" down
 done
 show() {
