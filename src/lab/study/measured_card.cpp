@@ -439,7 +439,7 @@ struct RatedStep {
 void measure_step(std::int64_t width, std::int64_t depth, std::int64_t rows, Device& device,
                   RankBench& bench, std::vector<OpRate>& rates) {
   // Enough for what adding takes: from one size to the next it changes little.
-  constexpr std::array<std::int64_t, 4> kAddedRows = {1, 8, 64, 512};
+  constexpr std::array<std::int64_t, 5> kAddedRows = {1, 8, 64, 256, 512};
   for (const RatedStep& of :
        {RatedStep{}, RatedStep{.update = Update::kFused}, RatedStep{.accumulate = 2}}) {
     Run run{.on_gpu = device.kind() == DeviceKind::kCuda};
